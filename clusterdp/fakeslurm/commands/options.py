@@ -84,187 +84,48 @@ PER_COMPONENT = frozenset(
     """.split()
 )
 
-# SBATCH_NAME -> option. Slurm ignores other names, like SBATCH_NODES.
-SBATCH_ENVIRON = {
-    "SBATCH_ACCOUNT": "account",
-    "SBATCH_ACCTG_FREQ": "acctg-freq",
-    "SBATCH_ARRAY_INX": "array",
-    "SBATCH_BATCH": "batch",
-    "SBATCH_CLUSTERS": "clusters",
-    "SBATCH_CLUSTER_CONSTRAINT": "cluster-constraint",
-    "SBATCH_CONSTRAINT": "constraint",
-    "SBATCH_CORE_SPEC": "core-spec",
-    "SBATCH_CPUS_PER_GPU": "cpus-per-gpu",
-    "SBATCH_CPU_FREQ_REQ": "cpu-freq",
-    "SBATCH_DEBUG": "verbose",
-    "SBATCH_DELAY_BOOT": "delay-boot",
-    "SBATCH_DISTRIBUTION": "distribution",
-    "SBATCH_ERROR": "error",
-    "SBATCH_EXCLUSIVE": "exclusive",
-    "SBATCH_EXPORT": "export",
-    "SBATCH_GET_USER_ENV": "get-user-env",
-    "SBATCH_GPUS": "gpus",
-    "SBATCH_GPUS_PER_NODE": "gpus-per-node",
-    "SBATCH_GPUS_PER_SOCKET": "gpus-per-socket",
-    "SBATCH_GPUS_PER_TASK": "gpus-per-task",
-    "SBATCH_GPU_BIND": "gpu-bind",
-    "SBATCH_GPU_FREQ": "gpu-freq",
-    "SBATCH_GRES": "gres",
-    "SBATCH_GRES_FLAGS": "gres-flags",
-    "SBATCH_HINT": "hint",
-    "SBATCH_IGNORE_PBS": "ignore-pbs",
-    "SBATCH_INPUT": "input",
-    "SBATCH_JOB_NAME": "job-name",
-    "SBATCH_MEM_BIND": "mem-bind",
-    "SBATCH_MEM_PER_CPU": "mem-per-cpu",
-    "SBATCH_MEM_PER_GPU": "mem-per-gpu",
-    "SBATCH_MEM_PER_NODE": "mem",
-    "SBATCH_NETWORK": "network",
-    "SBATCH_NO_KILL": "no-kill",
-    "SBATCH_NO_REQUEUE": "no-requeue",
-    "SBATCH_OPEN_MODE": "open-mode",
-    "SBATCH_OUTPUT": "output",
-    "SBATCH_OVERCOMMIT": "overcommit",
-    "SBATCH_PARTITION": "partition",
-    "SBATCH_POWER": "power",
-    "SBATCH_PROFILE": "profile",
-    "SBATCH_QOS": "qos",
-    "SBATCH_REQUEUE": "requeue",
-    "SBATCH_REQ_SWITCH": "switches",
-    "SBATCH_RESERVATION": "reservation",
-    "SBATCH_SIGNAL": "signal",
-    "SBATCH_SPREAD_JOB": "spread-job",
-    "SBATCH_THREADS_PER_CORE": "threads-per-core",
-    "SBATCH_THREAD_SPEC": "thread-spec",
-    "SBATCH_TIMELIMIT": "time",
-    "SBATCH_USE_MIN_NODES": "use-min-nodes",
-    "SBATCH_WAIT": "wait",
-    "SBATCH_WAIT_ALL_NODES": "wait-all-nodes",
-    "SBATCH_WCKEY": "wckey",
-    "SLURM_CLUSTERS": "clusters",
-    "SLURM_HINT": "hint",
-}
 
-SALLOC_ENVIRON = {
-    "SALLOC_ACCOUNT": "account",
-    "SALLOC_ACCTG_FREQ": "acctg-freq",
-    "SALLOC_BELL": "bell",
-    "SALLOC_CLUSTERS": "clusters",
-    "SALLOC_CONSTRAINT": "constraint",
-    "SALLOC_CORE_SPEC": "core-spec",
-    "SALLOC_CPUS_PER_GPU": "cpus-per-gpu",
-    "SALLOC_CPU_FREQ_REQ": "cpu-freq",
-    "SALLOC_DEBUG": "verbose",
-    "SALLOC_DELAY_BOOT": "delay-boot",
-    "SALLOC_EXCLUSIVE": "exclusive",
-    "SALLOC_GPUS": "gpus",
-    "SALLOC_GPUS_PER_NODE": "gpus-per-node",
-    "SALLOC_GPUS_PER_SOCKET": "gpus-per-socket",
-    "SALLOC_GPUS_PER_TASK": "gpus-per-task",
-    "SALLOC_GPU_BIND": "gpu-bind",
-    "SALLOC_GPU_FREQ": "gpu-freq",
-    "SALLOC_GRES": "gres",
-    "SALLOC_GRES_FLAGS": "gres-flags",
-    "SALLOC_HINT": "hint",
-    "SALLOC_IMMEDIATE": "immediate",
-    "SALLOC_KILL_CMD": "kill-command",
-    "SALLOC_MEM_BIND": "mem-bind",
-    "SALLOC_MEM_PER_CPU": "mem-per-cpu",
-    "SALLOC_MEM_PER_GPU": "mem-per-gpu",
-    "SALLOC_MEM_PER_NODE": "mem",
-    "SALLOC_NETWORK": "network",
-    "SALLOC_NO_BELL": "no-bell",
-    "SALLOC_NO_KILL": "no-kill",
-    "SALLOC_OVERCOMMIT": "overcommit",
-    "SALLOC_PARTITION": "partition",
-    "SALLOC_POWER": "power",
-    "SALLOC_PROFILE": "profile",
-    "SALLOC_QOS": "qos",
-    "SALLOC_REQ_SWITCH": "switches",
-    "SALLOC_RESERVATION": "reservation",
-    "SALLOC_SIGNAL": "signal",
-    "SALLOC_SPREAD_JOB": "spread-job",
-    "SALLOC_THREADS_PER_CORE": "threads-per-core",
-    "SALLOC_THREAD_SPEC": "thread-spec",
-    "SALLOC_TIMELIMIT": "time",
-    "SALLOC_USE_MIN_NODES": "use-min-nodes",
-    "SALLOC_WAIT_ALL_NODES": "wait-all-nodes",
-    "SALLOC_WCKEY": "wckey",
-    "SLURM_CLUSTERS": "clusters",
-    "SLURM_HINT": "hint",
-}
+def _variables(prefix: str, text: str) -> dict[str, str]:
+    """Returns the options that variables set, by variable: SBATCH_ACCOUNT for `account`, SBATCH_ARRAY_INX for
+    `array=ARRAY_INX`."""
+    pairs = (word.partition("=") for word in text.split())
+    return {f"{prefix}_{name or option.upper().replace('-', '_')}": option for option, _, name in pairs}
 
-SRUN_ENVIRON = {
-    "SLURM_ACCOUNT": "account",
-    "SLURM_ACCTG_FREQ": "acctg-freq",
-    "SLURM_BCAST": "bcast",
-    "SLURM_COMPRESS": "compress",
-    "SLURM_CONSTRAINT": "constraint",
-    "SLURM_CORE_SPEC": "core-spec",
-    "SLURM_CPUS_PER_GPU": "cpus-per-gpu",
-    "SLURM_CPU_BIND": "cpu-bind",
-    "SLURM_CPU_FREQ_REQ": "cpu-freq",
-    "SLURM_DELAY_BOOT": "delay-boot",
-    "SLURM_DEPENDENCY": "dependency",
-    "SLURM_DISABLE_STATUS": "disable-status",
-    "SLURM_DISTRIBUTION": "distribution",
-    "SLURM_EPILOG": "epilog",
-    "SLURM_EXACT": "exact",
-    "SLURM_EXCLUSIVE": "exclusive",
-    "SLURM_EXPORT_ENV": "export",
-    "SLURM_GPUS": "gpus",
-    "SLURM_GPUS_PER_NODE": "gpus-per-node",
-    "SLURM_GPUS_PER_SOCKET": "gpus-per-socket",
-    "SLURM_GPUS_PER_TASK": "gpus-per-task",
-    "SLURM_GPU_BIND": "gpu-bind",
-    "SLURM_GPU_FREQ": "gpu-freq",
-    "SLURM_GRES": "gres",
-    "SLURM_GRES_FLAGS": "gres-flags",
-    "SLURM_HINT": "hint",
-    "SLURM_IMMEDIATE": "immediate",
-    "SLURM_JOB_NUM_NODES": "nodes",
-    "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit",
-    "SLURM_LABELIO": "label",
-    "SLURM_MEM_BIND": "mem-bind",
-    "SLURM_MEM_PER_GPU": "mem-per-gpu",
-    "SLURM_MPI_TYPE": "mpi",
-    "SLURM_NETWORK": "network",
-    "SLURM_NO_KILL": "no-kill",
-    "SLURM_NTASKS": "ntasks",
-    "SLURM_NTASKS_PER_GPU": "ntasks-per-gpu",
-    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
-    "SLURM_OPEN_MODE": "open-mode",
-    "SLURM_OVERCOMMIT": "overcommit",
-    "SLURM_OVERLAP": "overlap",
-    "SLURM_PARTITION": "partition",
-    "SLURM_POWER": "power",
-    "SLURM_PROFILE": "profile",
-    "SLURM_PROLOG": "prolog",
-    "SLURM_QOS": "qos",
-    "SLURM_REMOTE_CWD": "chdir",
-    "SLURM_REQ_SWITCH": "switches",
-    "SLURM_RESERVATION": "reservation",
-    "SLURM_RESV_PORTS": "resv-ports",
-    "SLURM_SEND_LIBS": "send-libs",
-    "SLURM_SIGNAL": "signal",
-    "SLURM_SPREAD_JOB": "spread-job",
-    "SLURM_STDERRMODE": "error",
-    "SLURM_STDINMODE": "input",
-    "SLURM_STDOUTMODE": "output",
-    "SLURM_STEP_GRES": "gres",
-    "SLURM_TASK_EPILOG": "task-epilog",
-    "SLURM_TASK_PROLOG": "task-prolog",
-    "SLURM_THREADS": "threads",
-    "SLURM_THREADS_PER_CORE": "threads-per-core",
-    "SLURM_THREAD_SPEC": "thread-spec",
-    "SLURM_TIMELIMIT": "time",
-    "SLURM_TRES_BIND": "tres-bind",
-    "SLURM_UNBUFFEREDIO": "unbuffered",
-    "SLURM_USE_MIN_NODES": "use-min-nodes",
-    "SLURM_WAIT": "wait",
-    "SLURM_WCKEY": "wckey",
-    "SLURM_WHOLE": "whole",
-    "SLURM_WORKING_DIR": "chdir",
-    "SRUN_CPUS_PER_TASK": "cpus-per-task",
-    "SRUN_EXPORT_ENV": "export",
-}
+
+# Slurm ignores other names, like SBATCH_NODES.
+SBATCH_ENVIRON = _variables(
+    "SBATCH",
+    """
+    account acctg-freq array=ARRAY_INX batch clusters cluster-constraint constraint core-spec cpus-per-gpu
+    cpu-freq=CPU_FREQ_REQ verbose=DEBUG delay-boot distribution error exclusive export get-user-env gpus
+    gpus-per-node gpus-per-socket gpus-per-task gpu-bind gpu-freq gres gres-flags hint ignore-pbs input job-name
+    mem-bind mem-per-cpu mem-per-gpu mem=MEM_PER_NODE network no-kill no-requeue open-mode output overcommit
+    partition power profile qos requeue switches=REQ_SWITCH reservation signal spread-job threads-per-core
+    thread-spec time=TIMELIMIT use-min-nodes wait wait-all-nodes wckey
+    """,
+) | {"SLURM_CLUSTERS": "clusters", "SLURM_HINT": "hint"}
+
+SALLOC_ENVIRON = _variables(
+    "SALLOC",
+    """
+    account acctg-freq bell clusters constraint core-spec cpus-per-gpu cpu-freq=CPU_FREQ_REQ verbose=DEBUG
+    delay-boot exclusive gpus gpus-per-node gpus-per-socket gpus-per-task gpu-bind gpu-freq gres gres-flags hint
+    immediate kill-command=KILL_CMD mem-bind mem-per-cpu mem-per-gpu mem=MEM_PER_NODE network no-bell no-kill
+    overcommit partition power profile qos switches=REQ_SWITCH reservation signal spread-job threads-per-core
+    thread-spec time=TIMELIMIT use-min-nodes wait-all-nodes wckey
+    """,
+) | {"SLURM_CLUSTERS": "clusters", "SLURM_HINT": "hint"}
+
+SRUN_ENVIRON = _variables(
+    "SLURM",
+    """
+    account acctg-freq bcast compress constraint core-spec cpus-per-gpu cpu-bind cpu-freq=CPU_FREQ_REQ delay-boot
+    dependency disable-status distribution epilog exact exclusive export=EXPORT_ENV gpus gpus-per-node
+    gpus-per-socket gpus-per-task gpu-bind gpu-freq gres gres-flags hint immediate nodes=JOB_NUM_NODES
+    kill-on-bad-exit=KILL_BAD_EXIT label=LABELIO mem-bind mem-per-gpu mpi=MPI_TYPE network no-kill ntasks
+    ntasks-per-gpu ntasks-per-node open-mode overcommit overlap partition power profile prolog qos chdir=REMOTE_CWD
+    switches=REQ_SWITCH reservation resv-ports send-libs signal spread-job error=STDERRMODE input=STDINMODE
+    output=STDOUTMODE gres=STEP_GRES task-epilog task-prolog threads threads-per-core thread-spec time=TIMELIMIT
+    tres-bind unbuffered=UNBUFFEREDIO use-min-nodes wait wckey whole chdir=WORKING_DIR
+    """,
+) | {"SRUN_CPUS_PER_TASK": "cpus-per-task", "SRUN_EXPORT_ENV": "export"}
