@@ -21,7 +21,6 @@ AT_ONCE = 4  # scenarios mostly wait
 NOT_RECORDED = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}
 PATIENCE = ["--tolerance", "4"]  # seconds: the machine may be busy with other tests; KillWait is 5
 
-SCENARIOS = sorted(path.stem for path in (HERE / "records" / "22.05").glob("*.json"))
 RELEASES = ("22.05", "24.11", "26.05")
 QUICK_OF = {
     "22.05": ["cancel", "errors", "no-kill-batch-host"],
@@ -31,7 +30,7 @@ QUICK_OF = {
 
 def cases() -> Iterator[ParameterSet]:
     for release in RELEASES:
-        for name in SCENARIOS:
+        for name in sorted(path.stem for path in (HERE / "records" / release).glob("*.json")):
             marks = [] if name in QUICK_OF.get(release, ()) else [pytest.mark.slow]
             yield pytest.param((release, name), marks=marks, id=f"{release}-{name}")
 

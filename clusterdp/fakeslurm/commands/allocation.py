@@ -126,11 +126,12 @@ async def allocate(
 
 def test_only(client: Connection, daemon: Daemon, desc: JobDesc, command: str) -> int:
     """Prints when and where the job would run on an empty cluster. --test-only also uses up a job id."""
-    number = daemon.model.new_id()
     try:
         submit_checks.check(daemon.model, desc, daemon.controller.clock())
+        number = daemon.model.new_id()
         partition, shares = daemon.controller.would_run(desc)
     except ControllerError as error:
+        daemon.model.next_id += error.numbered
         raise Refusal(f"allocation failure: {error}") from None
     if not shares:
         raise Refusal(f"allocation failure: {error_texts.NODE_CONFIG}")

@@ -71,7 +71,7 @@ class JsonWriter:
         waits = array and not array.split
         return {
             "account": desc.account,
-            "accrue_time": self.moment(row.accrue_time),
+            "accrue_time": self.moment(job.eligible_time),
             "array_job_id": self.moment(array.id if array else 0),
             "array_task_id": self.number(array.indexes[0] if array and array.split else None),
             "array_max_tasks": self.moment(array.throttle if array else 0),

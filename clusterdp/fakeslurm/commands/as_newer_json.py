@@ -179,7 +179,7 @@ class NewerJsonWriter(JsonWriter):
             ",".join(nodes[0].features) if nodes else "",
             self.number(int(free) if free.isdigit() else None),
         )
-        state = [part.upper() for part in row.state.rstrip("*").split("+")]
+        state = state_words(row.model, nodes[0]).split("+") if nodes else []
         found = {
             **defaults.SINFO,
             "node": {"state": state},

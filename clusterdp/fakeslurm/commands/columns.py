@@ -64,6 +64,14 @@ def parse_long(text: str) -> list[Cell]:
     return cells
 
 
+def misspelt(text: str, dashed: str) -> set[str]:
+    """Returns the keys of fields that a format of -O writes with other dashes than Slurm. `dashed`: the fields that
+    Slurm writes with dashes."""
+    written = {part.partition(":")[0].lower() for part in text.split(",")} - set(dashed.split())
+    plain = {re.sub("[-_]", "", word) for word in dashed.split()}
+    return {re.sub("[-_]", "", word) for word in written if re.search("[-_]", word) or word in plain}
+
+
 def render(
     first: str,
     cells: list[Cell],

@@ -32,6 +32,8 @@ def job_desc(options: ParsedOptions, folder: str, partition: str, warn: Warn, no
     desc.output, desc.error, desc.input = options.get("output"), options.get("error"), options.get("input")
     desc.open_mode = _open_mode(options)
     desc.shown = {name: value or "yes" for name, value in options.values.items() if name in IDLE}
+    if desc.deadline is not None and desc.minutes is None:
+        desc.shown.setdefault("time-min", "1")
     return desc
 
 
@@ -46,6 +48,7 @@ def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn, releas
     if nodes and too_many and not release.nodelist_may_be_longer:
         raise Refusal(f"{options.command}: error: invalid number of nodes (-N {len(nodelist)}-{nodes[1]})")
     if per_node and tasks is None:
+        desc.tasks_asked = False
         tasks = (nodes[0] if nodes else len(nodelist) or 1) * per_node
     if nodes:
         desc.min_nodes, desc.max_nodes, desc.nodes_asked = nodes[0], nodes[1], True
@@ -75,7 +78,12 @@ def _gpus(options: ParsedOptions, desc: JobDesc, release: Release) -> None:
     if desc.tasks_per_gpu:
         _tasks_per_gpu(options, desc, desc.tasks_per_gpu)
     if "gpus-per-socket" in options:
+        if "sockets-per-node" in options:
+            raise options.bad("--gpus-per-socket is not supported by this fake cluster. Use --gpus-per-node.")
         raise _no_gres(options, "--gpus-per-socket option requires --sockets-per-node specification")
+    if desc.cpus_per_gpu and desc.cpus_per_task and release.tres_per_task:
+        both = "--cpus-per-task, --tres-per-task=cpu:#, and --cpus-per-gpu are mutually exclusive"
+        raise Refusal(f"{options.command}: fatal: {both}")
     if desc.cpus_per_gpu and not gpus and release.refuses_cpus_per_no_gpu:
         asked = f"cpus_per_tres={release.gpu_prefix.rstrip(':')}:{desc.cpus_per_gpu}"
         raise _no_gres(options, f"Requested {asked} but did not request any GPU.")
@@ -164,6 +172,8 @@ def _life(options: ParsedOptions, desc: JobDesc, warn: Warn, now: float) -> None
     desc.kill_on_invalid_dep = (options.get("kill-on-invalid-dep") or "").lower() in ("y", "yes")
     desc.begin = times.moment(options.get("begin") or "now", now) if "begin" in options else None
     desc.deadline = times.moment(options.get("deadline") or "now", now) if "deadline" in options else None
+    if desc.begin and desc.deadline and desc.deadline < desc.begin:
+        raise Refusal(f"{options.command}: error: Incompatible begin and deadline time specification")
     for name in ("thread-spec", "core-spec"):
         if name in options:
             word = "--thread-spec" if name == "thread-spec" else "-S"

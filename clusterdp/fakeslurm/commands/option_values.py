@@ -95,6 +95,14 @@ def _extra_node_info(value: str) -> str | None:
     return None if re.fullmatch(r"\*|\d+(-\d+)?", first) else f'Invalid numeric value "{first}" for first arg of -B.'
 
 
+def _distribution(value: str) -> str | None:
+    second = r"(:(\*|block|cyclic|fcyclic)){0,2}"
+    if re.fullmatch(rf"(\*|arbitrary|plane=0*[1-9]\d*|(block|cyclic){second})(,(no)?pack)?", value, re.IGNORECASE):
+        return None
+    plane = "Invalid plane size or size not specified\n" if value.lower().startswith("plane") else ""
+    return f"{plane}Invalid --distribution specification"
+
+
 def _cpu_freq(value: str) -> str | None:
     speed = r"(low|medium|high|highm1|\d+)"
     if re.fullmatch(rf"{speed}(-{speed})?(:\w+)?|conservative|ondemand|performance|powersave", value, re.IGNORECASE):
@@ -111,9 +119,7 @@ CHECKS: dict[str, Check] = {
     "bbf": lambda value: "Invalid --bbf specification",  # the fake has no burst buffers
     "cpu-freq": _cpu_freq,
     "delay-boot": _invalid("delay-boot", r"\d+(:\d+)*"),
-    "distribution": _invalid(
-        "distribution", r"(\*|arbitrary|(block|cyclic|plane=\d+)(:(\*|block|cyclic|fcyclic)){0,2})(,(no)?pack)?"
-    ),
+    "distribution": _distribution,
     "gpu-bind": _matches(BINDING, "Invalid --gpu-bind argument: gpu:{}"),
     "tres-bind": _matches(f"gres/gpu:{BINDING}", "Invalid --tres-bind argument: {}"),
     "gpu-freq": _matches(

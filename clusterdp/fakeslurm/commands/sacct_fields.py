@@ -99,7 +99,7 @@ class SacctLine:
     def waited(self) -> float:
         """Returns the seconds from the time when the job became eligible until it started."""
         start = self.now if self.start is None else self.start
-        return 0 if self.row.eligible is None else max(start - self.row.eligible, 0)
+        return 0 if self.row.eligible is None else start - self.row.eligible
 
     def of_job(self, text: str) -> str:
         """Returns the value of a field that only lines of jobs have, and "" for a step."""
@@ -166,7 +166,7 @@ FIELDS: dict[str, SacctField] = {
     "NodeList": SacctField(lambda line: line.nodes, 15),
     "NTasks": SacctField(lambda line: str(line.step.tasks) if line.step else "", 8),
     "Partition": SacctField(lambda line: line.of_job(line.row.partition)),
-    "Planned": SacctField(lambda line: line.of_job(clock(line.waited))),
+    "Planned": SacctField(lambda line: line.of_job("INVALID" if line.waited <= -1 else clock(line.waited))),
     "PlannedCPU": SacctField(lambda line: line.of_job(clock(line.waited * line.cpus))),
     "PlannedCPURAW": SacctField(lambda line: line.of_job(str(int(line.waited) * line.cpus)), 13),
     "Priority": SacctField(lambda line: line.of_job(str(line.row.priority))),

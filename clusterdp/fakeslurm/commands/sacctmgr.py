@@ -22,15 +22,32 @@ COLUMNS = {
     "account": "Account Descr Org",
     "association": f"Cluster Account User Partition Share Priority {LIMITS} QOS DefaultQOS GrpTRESRunMins",
     "cluster": "Cluster ControlHost ControlPort RPC Share QOS DefaultQOS",
-    "qos": "Name Priority GraceTime Preempt PreemptMode Flags MaxWall",
+    "qos": """
+        Name Priority GraceTime Preempt PreemptExemptTime PreemptMode Flags UsageThres UsageFactor GrpTRES GrpTRESMins
+        GrpTRESRunMins GrpJobs GrpSubmit GrpWall MaxTRES MaxTRESPerNode MaxTRESMins MaxWall MaxTRESPU MaxJobsPU
+        MaxSubmitPU MaxTRESPA MaxTRESRunMinsPA MaxTRESRunMinsPU MaxJobsPA MaxSubmitPA MinTRES
+    """,
     "tres": "Type Name ID",
     "user": "User DefaultAccount Admin",
 }
+QOS = {"usagefactor": "1.000000", "id": "1", "description": "Normal QOS default"}
+NO_ROWS = {
+    "event": "Cluster NodeName TimeStart TimeEnd State Reason User",
+    "federation": "Federation Cluster ID Features FedState",
+    "problem": "Cluster Account User Problem",
+    "reservation": "Cluster Name TRES TimeStart TimeEnd UnusedWall",
+    "resource": "Name Server Type Count LastConsumed Allocated ServerType Flags",
+    "transaction": "Time Action Actor Where Info",
+    "wckey": "WCKey Cluster User",
+}
+COLUMNS |= NO_ROWS
 NO_ENTITY = """No valid entity in list command
 Input line must include "Account", "Association", "Cluster", "Configuration",
 "Event", "Federation", "Problem", "QOS", "Resource", "Reservation",
 "RunAwayJobs", "Stats", "Transaction", "TRES", "User", or "WCKey\""""
-TITLES = {"DefaultQOS": "Def QOS", "DefaultAccount": "Def Acct"}
+TITLES = {"DefaultQOS": "Def QOS", "DefaultAccount": "Def Acct", "Description": "Descr"}
+OTHER_NAMES = {"maxtrespj": "MaxTRES", "maxtresperjob": "MaxTRES", "maxtrespn": "MaxTRESPerNode"}
+OTHER_NAMES |= {f"max{what}peruser": f"Max{what}pu" for what in ("tres", "jobs", "submitjobs")}
 # Fields of users that --format also accepts, even abbreviated.
 OF_USERS = (
     "Cluster Account Partition Share Priority MaxJobs MaxNodes MaxCPUs MaxSubmit MaxWall MaxCPUMins QOS DefaultQOS"
@@ -40,6 +57,10 @@ MORE = {
     "account": "Cluster User",
     "association": "ParentName",
     "cluster": "Account User",
+    "qos": """
+        ID Description LimitFactor GrpJobsAccrue MinPrioThres MaxJobsAccruePA MaxJobsAccruePU MaxCPUs MaxJobs GrpCPUs
+        GrpNodes
+    """,
 }
 
 
@@ -73,12 +94,14 @@ def _meant(row: dict[str, str], given: dict[str, str], names: set[str]) -> bool:
 def _rows(daemon: Daemon, entity: str, joined: bool) -> list[dict[str, str]]:
     user, cluster = daemon.controller.user.name, daemon.shape.name
     own = {"cluster": cluster, "account": user, "user": user, "share": "1", "qos": "normal", "defaultaccount": user}
+    if entity in NO_ROWS:
+        return []
     if entity == "association":
         return [{**own, "user": ""}, own]
     if entity == "account":
         return [{**own, "descr": f"default {user} account", "org": user}]
     if entity == "qos":
-        return [{"name": "normal", "priority": "0", "gracetime": "00:00:00", "preemptmode": "cluster"}]
+        return [{"name": "normal", "priority": "0", "gracetime": "00:00:00", "preemptmode": "cluster", **QOS}]
     if entity == "tres":
         return [dict(zip(("type", "name", "id"), row.split("|"), strict=True)) for row in TRES]
     if entity == "user" and not joined:
@@ -108,6 +131,7 @@ def _print(
 
 def _known(asked: str, entity: str) -> str:
     names = [*COLUMNS[entity].split(), *MORE.get(entity, "").split()]
+    asked = OTHER_NAMES.get(asked.lower(), asked)
     found = [name for name in names if asked and name.lower().startswith(asked.lower())]
     if not found:
         raise Refusal(f"Unknown field '{asked}'")

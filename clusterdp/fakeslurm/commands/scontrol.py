@@ -263,7 +263,9 @@ def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> in
     state, release = "", daemon.shape.settings.release
     if words and words[0].lower().startswith("state="):
         state = words.pop(0).partition("=")[2].lower()
-    if not words:
+    incomplete = verb.startswith("requeue") and words[:1] and words[0].lower() == "incomplete"
+    words = words[1:] if incomplete else words
+    if not words and not incomplete:
         raise Refusal(f"too few arguments for keyword:{verb}")
     code = 0
     for text in ",".join(words).split(","):
@@ -279,6 +281,7 @@ def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> in
                 raise ControllerError(error_texts.INVALID_JOB_ID)
             if verb.startswith("requeue"):  # the leader's requeue requeues all components of a heterogeneous job
                 jobs = [job for job in jobs if not job.het or not job.het.offset] or jobs
+                jobs = [job for job in jobs if job.shares and not job.completing] if incomplete else jobs
             for job in jobs:
                 for one in parts(daemon, job, name):
                     _do(daemon, one, verb, state)

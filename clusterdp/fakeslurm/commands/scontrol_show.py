@@ -64,7 +64,7 @@ def job(daemon: Daemon, job: JobRecord, details: bool) -> str:
     lines += [
         f"RunTime={clock(row.elapsed)} TimeLimit={limit_clock(job.minutes)} TimeMin={_time_min(desc)}",
         f"SubmitTime={stamp(job.submit_time)} EligibleTime={stamp(job.eligible_time)}",
-        f"AccrueTime={stamp(row.accrue_time)}",
+        f"AccrueTime={stamp(job.eligible_time)}",
         f"StartTime={stamp(row.begin)} EndTime={stamp(row.end)} Deadline={stamp(desc.deadline, 'N/A')}",
     ]
     if job.preempt_time is not None:
@@ -139,7 +139,12 @@ def _place(row: SqueueJob) -> list[str]:
     arguments = desc.arguments if release.command_has_arguments else []
     lines = [
         f"Features={desc.features or '(null)'} DelayBoot=00:00:00",
-        release.sharing.format(over_subscribe(job, release), "NODE" if desc.exclusive else "NO"),
+        release.sharing.format(
+            over_subscribe(job, release),
+            "NODE" if desc.exclusive else "NO",
+            desc.licenses or "(null)",
+            (desc.licenses or "").split("|")[0] if job.shares and desc.licenses else "(null)",
+        ),
         f"Command={' '.join([desc.command or '(null)', *arguments])}",
         *([f"SubmitLine={desc.submit_line}"] if release.has_submit_line else []),
         f"WorkDir={desc.folder}",

@@ -71,11 +71,14 @@ def _update_nodes(daemon: Daemon, fields: list[tuple[str, str, str]]) -> None:
         raise Refusal(BAD_STATE.format(next(word for name, _, word in fields if name == "state"), NODE_STATES))
     if state in ("DOWN", "DRAIN", "FAIL") and not reason:
         raise Refusal("You must specify a reason when DOWNING or DRAINING a node. Request denied")
-    for name in names:
+    refused = None
+    for name in names:  # a refusal for one node changes the others
         try:
             nodes.set_node(daemon.controller, name, state, reason)
         except ControllerError as error:
-            raise Refusal(f"slurm_update error: {error}") from None
+            refused = error
+    if refused:
+        raise Refusal(f"slurm_update error: {refused}")
 
 
 def _update_partition(daemon: Daemon, fields: list[tuple[str, str, str]]) -> None:
@@ -189,7 +192,8 @@ def _start_time(daemon: Daemon, job: JobRecord, value: str) -> None:
 
 
 def _deadline(daemon: Daemon, job: JobRecord, value: str) -> None:
-    job.desc.deadline = times.moment(value, daemon.controller.clock())
+    if job.waits:  # Slurm looks at the deadline of a running job no more
+        job.desc.deadline = times.moment(value, daemon.controller.clock())
 
 
 def _nice(daemon: Daemon, job: JobRecord, value: str) -> None:

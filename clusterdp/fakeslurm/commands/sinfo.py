@@ -77,8 +77,8 @@ def letters_of(keys: Iterable[str]) -> frozenset[str]:
     return frozenset(SAME.get(key, key) for key in keys)
 
 
-def matches(model: Model, node: Node, states: list[str]) -> bool:
-    """Whether the node has one of the states that --states names."""
+def matches(model: Model, node: Node, states: list[list[str]]) -> bool:
+    """Whether the node has one of the states that --states names, or all of several that & joins."""
     names = {word(model, node).rstrip("*"), state_words(model, node).split("+")[0].lower()}
     if node.drain:
         names.add("drain")
@@ -86,7 +86,7 @@ def matches(model: Model, node: Node, states: list[str]) -> bool:
         names.add("allocated")
     if not node.responding:
         names.add("no_respond")
-    return bool(names & set(states))
+    return any(names.issuperset(each) for each in states)
 
 
 OPTIONS = table("""
@@ -130,10 +130,12 @@ def _show(options: dict[str, str], client: Connection, daemon: Daemon) -> int:
     if cluster and header:
         client.print(f"CLUSTER: {cluster}")
     bad: list[str] = []
+    misspelt = columns.misspelt(options.get("Format", ""), "features_act")
+    fields = {name: field for name, field in NAMES.items() if name not in misspelt}
 
     def complain(key: str) -> str:
         bad.append(key)
-        return f"%{key}"
+        return "" if fields else f"%{key}"
 
     if options.get("Format") == "all" and daemon.shape.settings.release.all_is_no_field:
         client.error("sinfo: error: Invalid job format specification: all")
@@ -147,10 +149,11 @@ def _show(options: dict[str, str], client: Connection, daemon: Daemon) -> int:
     rows = SinfoGrouping(shown, per_node="Node" in options, exact="exact" in options).rows(found)
     if options.get("sort") == "-N":
         rows.sort(key=lambda row: list(daemon.model.nodes).index(row.nodes[0].name), reverse=True)
-    fields = NAMES if options.get("Format", "all") != "all" else _letters(release)
-    lines = columns.render(first, cells, fields, rows, header, complain)
+    fields = fields if options.get("Format", "all") != "all" else {}
+    lines = columns.render(first, cells, fields or _letters(release), rows, header, complain)
     for key in bad:
-        client.error(f"Invalid node format specification: {key}")
+        said = "sinfo: error: Invalid job format specification" if fields else "Invalid node format specification"
+        client.error(f"{said}: {key}")
     for line in lines:
         client.print(line)
     return 0
@@ -213,14 +216,15 @@ def _nodes(options: dict[str, str], client: Connection, daemon: Daemon) -> list[
     return [row for row in found if row.nodes or not narrowed]
 
 
-def _states(text: str | None, known: list[str]) -> list[str]:
-    if not text:
+def _states(text: str | None, known: list[str]) -> list[list[str]]:
+    if not text or text.lower() == "all":
         return []
-    found = []
-    for each in text.split(","):
-        low = each.lower()
-        match = [state for state in known if state == low or SHORT.get(state) == low]
-        if not match:
-            raise Refusal(f'sinfo: error: Bad state string: "{each}"\nsinfo: error: valid states: {",".join(known)}')
-        found += match
-    return found
+    return [[_state(word, known) for word in each.split("&")] for each in text.split(",")]
+
+
+def _state(text: str, known: list[str]) -> str:
+    low = text.lower()
+    match = next((state for state in known if low in (state, SHORT.get(state))), None)
+    if not match:
+        raise Refusal(f'sinfo: error: Bad state string: "{text}"\nsinfo: error: valid states: {",".join(known)}')
+    return match

@@ -195,9 +195,14 @@ SAME = dict(
     partition=P partitionname=R reason=E socketcorethread=z statecompact=t statelong=T time=l timestamp=H user=u
     userlong=U weight=w nodehost=n disk=d oversubscribe=h prioritytier=p preemptmode=M sockets=X cores=Y threads=Z
     root=r size=s freemem=e cpusload=O nodeaddr=o version=v maxcpuspernode=B
+    allocnodes=S cluster=V defaulttime=L featuresact=b priorityjobfactor=I
     """.split()
 )
 NAMES: dict[str, PrintField[SinfoRow]] = {name: LETTERS[letter] for name, letter in SAME.items()} | {
     "allocmem": PrintField("ALLOCMEM", lambda r: "0"),  # 0, because memory is not limited, as in Slurm by default
     "gresused": PrintField("GRES_USED", lambda r: r.gres_used),
+    "comment": PrintField("COMMENT", lambda r: "(null)"),
+    "extra": PrintField("EXTRA", lambda r: "(null)"),
+    "port": PrintField("PORT", lambda r: "0"),
+    "statecomplete": PrintField("STATECOMPLETE", lambda r: r.state),
 }

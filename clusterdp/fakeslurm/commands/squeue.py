@@ -12,7 +12,7 @@ from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
 from clusterdp.fakeslurm.commands.as_newer_json import writer_for
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.read_words import cluster_named, iterate
-from clusterdp.fakeslurm.commands.squeue_fields import LETTERS, STEP_LETTERS, SqueueJob, SqueueStep, names_in
+from clusterdp.fakeslurm.commands.squeue_fields import DASHED, LETTERS, STEP_LETTERS, SqueueJob, SqueueStep, names_in
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 from clusterdp.fakeslurm.core.job_ids import SelectedStep, parse, single_element, split_list
@@ -184,16 +184,17 @@ def _is_of_user(options: dict[str, str], client: Connection, daemon: Daemon) -> 
         client.error("squeue: error: Invalid user: nobody\n")
     if "notme" in options:
         return False
-    if "user" not in options or daemon.controller.user.name in users:
+    me = daemon.controller.user
+    if "user" not in options or {me.name, str(me.uid)} >= {*users}:
         return True
     import pwd
 
     for user in users:
         try:
-            pwd.getpwnam(user)
+            pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
         except KeyError:
             client.error(f"squeue: error: Invalid user: {user}\n")
-    return False
+    return bool({me.name, str(me.uid)} & {*users})
 
 
 def _listed(text: str, daemon: Daemon, must_be: bool) -> list[JobRecord]:
@@ -220,13 +221,14 @@ def _on_nodes(jobs: list[JobRecord], text: str, daemon: Daemon) -> list[JobRecor
 
 def _element(job: JobRecord, names: list[SelectedStep]) -> list[JobRecord]:
     """Returns [job] if a name selects the job. For a waiting array, returns the selected elements."""
-    for name in names:
-        if not (name if name.offset is None else replace(name, offset=None)).finds(job):
-            continue
-        if name.indexes is not None and job.array and not job.array.split:
-            return [single_element(job, index) for index in name.indexes if index in job.array.indexes]
-        return [job]
-    return []
+    found = [name for name in names if (name if name.offset is None else replace(name, offset=None)).finds(job)]
+    indexes = {index for name in found for index in name.indexes or ()}
+    if not indexes or not job.array or job.array.split:
+        return [job] if found else []
+    left = [index for index in job.array.indexes if index in indexes]
+    if len(left) == 1:
+        return [single_element(job, left[0])]
+    return [replace(job, array=replace(job.array, indexes=left, throttle=0))]
 
 
 def _states(text: str | None, release: Release) -> list[JobState] | None:
@@ -336,7 +338,9 @@ def _print(client: Connection, options: dict[str, str], rows: list[SqueueJob], r
             re.sub("[-_]", "", part.partition(":")[0].lower()): part.partition(":")[0]
             for part in long_format.split(",")
         }
-        lines = columns.render("", columns.parse_long(long_format), names_in(release), rows, header, complain_long)
+        bad = columns.misspelt(long_format, DASHED)
+        fields = {name: field for name, field in names_in(release).items() if name not in bad}
+        lines = columns.render("", columns.parse_long(long_format), fields, rows, header, complain_long)
     else:
         short = options.get("format") or (LONG if "long" in options else START if "start" in options else None)
         short = short or variables.get("SQUEUE_FORMAT") or (ONLY_STATE if "only-job-state" in options else DEFAULT)

@@ -67,11 +67,6 @@ class SqueueJob:
         return self.job.begin if self.job.begin > self.controller.clock() else None
 
     @property
-    def accrue_time(self) -> float | None:
-        eligible = self.job.eligible_time
-        return eligible if eligible and eligible <= self.controller.clock() else None
-
-    @property
     def number_of_nodes(self) -> int:
         job = self.job
         if job.held_shares:
@@ -228,7 +223,7 @@ LETTERS: dict[str, PrintField[SqueueJob]] = {
     "v": _f("RESERVATION", lambda r: NULL),
     "V": _f("SUBMIT_TIME", lambda r: r.when(r.job.submit_time)),
     "w": _f("WCKEY", lambda r: r.job.desc.shown.get("wckey") or NULL),
-    "W": _f("LICENSES", lambda r: r.job.desc.shown.get("licenses") or NULL),
+    "W": _f("LICENSES", lambda r: r.job.desc.licenses or NULL),
     "x": _f("EXC_NODES", lambda r: compress(r.job.desc.exclude)),
     "X": _f("CORE_SPEC", lambda r: "N/A"),
     "y": _f("NICE", lambda r: str(r.job.desc.nice)),
@@ -301,7 +296,28 @@ NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, lette
     "network": _f("NETWORK", lambda r: r.job.desc.shown.get("network") or NULL),
     "mcslabel": _f("MCSLABEL", lambda r: r.job.desc.shown.get("mcs-label") or NULL),
     "reboot": _f("REBOOT", lambda r: "1" if "reboot" in r.job.desc.shown else "0"),
+    "accruetime": _f("ACCRUE_TIME", lambda r: r.when(r.job.eligible_time)),
+    "allocsid": _f("ALLOC_SID", lambda r: str(r.job.desc.alloc_pid)),
+    "batchflag": _f("BATCH_FLAG", lambda r: str(int(r.job.desc.batch))),
+    "cluster": _f("CLUSTER", lambda r: r.controller.shape.name),
+    "derivedec": _f("DERIVED_EC", lambda r: exit_word(r.job.derived)),
+    "gres": LETTERS["b"],
+    "lastschedeval": _f("LAST_SCHED_EVAL", lambda r: r.when(r.job.last_sched or None)),
+    "threads": LETTERS["J"],
     # Fields that jobs of the fake never have.
+    "admincomment": _f("ADMIN_COMMENT", lambda r: NULL),
+    "allocnodes": _f("ALLOC_NODES", lambda r: "localhost"),
+    "associd": _f("ASSOC_ID", lambda r: "2"),
+    "boardspernode": _f("BOARDS_PER_NODE", lambda r: "0"),
+    "burstbuffer": _f("BURST_BUFFER", lambda r: NULL),
+    "burstbufferstate": _f("BURST_BUFFER_STATE", lambda r: NULL),
+    "clusterfeature": _f("CLUSTER_FEATURES", lambda r: NULL),
+    "container": _f("CONTAINER", lambda r: NULL),
+    "containerid": _f("CONTAINERID", lambda r: NULL),
+    "origin": _f("ORIGIN", lambda r: "NA"),
+    "profile": _f("PROFILE", lambda r: "NotSet"),
+    "sperboard": _f("SOCKETS_PER_BOARD", lambda r: "0"),
+    "systemcomment": _f("SYSTEM_COMMENT", lambda r: NULL),
     "delayboot": _f("DELAY_BOOT", lambda r: "0:00"),
     "mempertres": _f("MEM_PER_TRES", lambda r: NONE),
     "ntperboard": _f("NTASKS_PER_BOARD", lambda r: "0"),
@@ -314,6 +330,12 @@ NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, lette
     "trespersocket": _f("TRES_PER_SOCKET", lambda r: NONE),
     "wait4switch": _f("WAIT4SWITCH", lambda r: "0:00"),
 }
+
+
+DASHED = """
+    admin_comment cpus-per-task cpus-per-tres exit_code mem-per-tres system_comment tres-alloc tres-bind tres-freq
+    tres-per-job tres-per-node tres-per-socket tres-per-task
+"""
 
 
 def names_in(release: Release) -> dict[str, PrintField[SqueueJob]]:

@@ -25,7 +25,7 @@ from clusterdp.fakeslurm.commands.option_values import BAD
 from clusterdp.fakeslurm.commands.options import SRUN_ENVIRON, options_of
 from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
 from clusterdp.fakeslurm.commands.srun_plan import plan_of, request_of
-from clusterdp.fakeslurm.core import error_texts
+from clusterdp.fakeslurm.core import constraints, error_texts
 from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 from clusterdp.fakeslurm.core.model import JobRecord, Step
 from clusterdp.fakeslurm.slurmctld import job_end, multi_prog
@@ -183,7 +183,7 @@ def _components(client: Connection, daemon: Daemon) -> list[Component]:
         groups = _groups(given.get("het-group"), number)
         for group in groups:
             mine = ParsedOptions("srun", options.release, dict(options.values))
-            mine.add(_from_environ(client.environ, group if len(parts) > 1 or "het-group" in given else None))
+            mine.add(_from_environ(client.environ, group if "SLURM_HET_SIZE" in client.environ else None))
             if daemon.shape.settings.release.tres_per_task and "SLURM_TRES_PER_TASK" in client.environ:
                 mine.add([("tres-per-task", client.environ["SLURM_TRES_PER_TASK"])])
                 if "ntasks-per-gpu" in mine or "ntasks-per-gpu" in given:
@@ -239,7 +239,8 @@ def _from_environ(variables: dict[str, str], group: int | None) -> list[tuple[st
     if group is not None:
         names = {f"{name}_HET_GROUP_{group}": option for name, option in SRUN_ENVIRON.items()}
         found += [(option, variables[name]) for name, option in names.items() if name in variables]
-    return found
+    planes = ("distribution", f"plane={variables.get('SLURM_DIST_PLANESIZE', '')}")
+    return [planes if pair == ("distribution", "plane") else pair for pair in found]
 
 
 # -- the job --
@@ -304,6 +305,9 @@ async def _create(client: Connection, daemon: Daemon, components: list[Component
             if isinstance(refused, StepLost):
                 daemon.model.components(component.job)[0].next_step += 1
             raise Refusal(refused.first + failed + str(refused)) from None
+        features = component.options.get("constraint")
+        if features and not constraints.known(features, [node.features for node in daemon.model.nodes.values()]):
+            raise Refusal(failed + error_texts.INVALID_FEATURE)
         if "multi-prog" in component.options:
             component.programs = await _programs(client, component)
     queue = daemon.waiting_steps.setdefault(components[0].job.id, [])

@@ -12,7 +12,7 @@ from clusterdp.fakeslurm.core import job_environ
 from clusterdp.fakeslurm.core.model import JobRecord, sluid
 from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
-from clusterdp.fakeslurm.slurmctld.step_layout import StepRequest
+from clusterdp.fakeslurm.slurmctld.step_layout import StepRequest, plane
 from clusterdp.fakeslurm.slurmctld.step_plans import letters, memory_limits, step_tasks
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ def plan_of(client: Connection, daemon: Daemon, components: list[Component]) -> 
 
 def _tasks(component: Component, release: Release) -> list[TaskPlan]:
     request = component.request
-    cyclic = (request.distribution or "").startswith("cyclic")
-    tasks = step_tasks(component.step, request.gpu_bind, cyclic, release)
+    tasks = step_tasks(component.step, request.gpu_bind, plane(request.distribution), release)
     if component.programs:
         return [replace(task, argv=component.programs[task.rank]) for task in tasks]
     return tasks
@@ -171,7 +170,9 @@ def _component_plan(
 
 def _of_options(component: Component, release: Release, inherited: str) -> dict[str, str]:
     """Returns the variables that a step's tasks get because of srun's options."""
-    options, request, found = component.options, component.request, {}
+    options, request, found = component.options, component.request, dict[str, str]()
+    if not request.hosts:
+        found |= job_environ.of_distribution(options.get("distribution"))
     if _labels(options):
         found["SLURM_LABELIO"] = "1"
     if "cpus-per-task" in options:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from clusterdp.fakeslurm.core.times import minutes
+
 
 @dataclass(slots=True)
 class Gpus:
@@ -31,6 +33,7 @@ class JobDesc:
     max_nodes: int | None = None
     nodes_asked: bool = False
     tasks: int | None = None
+    tasks_asked: bool = True  # whether --ntasks is given; else `tasks` follows from --ntasks-per-node
     tasks_per_node: int | None = None
     cpus_per_task: int | None = None
     gpus: Gpus = field(default_factory=Gpus)
@@ -86,6 +89,11 @@ class JobDesc:
     is_allocation: bool = False  # a job of salloc, which does not end with its last step
     token: str = ""  # id of the request, because a repeated request must not make a second job
     shown: dict[str, str] = field(default_factory=dict)  # options that scontrol shows, but that have no effect here
+
+    @property
+    def least_minutes(self) -> int:
+        """The time limit that the job must still have before its deadline: --time-min, or else --time."""
+        return minutes(self.shown["time-min"]) if "time-min" in self.shown else self.minutes or 0
 
     @property
     def partitions(self) -> list[str]:

@@ -144,7 +144,7 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
     }
     found |= _of_release(job, shape)
-    if desc.tasks is not None:
+    if desc.tasks is not None and (desc.tasks_asked or not (job.het and desc.batch)):
         found |= {"SLURM_NTASKS": str(desc.tasks), "SLURM_NPROCS": str(desc.tasks)}
     asked = {
         "SLURM_NTASKS_PER_NODE": desc.tasks_per_node,
@@ -154,7 +154,6 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
         "SLURM_MEM_PER_NODE": desc.mem_per_node,
         "SLURM_MEM_PER_CPU": desc.mem_per_cpu,
         "SLURM_MEM_PER_GPU": desc.mem_per_gpu,
-        "SLURM_DISTRIBUTION": desc.distribution,
         "SLURM_HINT": desc.hint,
         "SLURM_OVERCOMMIT": "1" if desc.overcommit else None,
         "SLURM_GPUS": desc.gpus_option,
@@ -163,9 +162,12 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
         "SLURM_GPUS_PER_TASK": None if settings.release.tres_per_task else desc.gpus_per_task_option,
         "SLURM_RESTART_COUNT": job.restarts or None,
         "SLURM_JOB_DEPENDENCY": desc.dependency,
+        "SLURM_JOB_LICENSES": desc.licenses,
         "SLURM_OPEN_MODE": desc.open_mode and desc.open_mode[0],
     }
-    found |= {name: str(value) for name, value in asked.items() if value is not None}
+    found |= {name: str(value) for name, value in asked.items() if value is not None} | of_distribution(
+        desc.distribution
+    )
     if job.array:
         array = job.array
         found |= {
@@ -177,6 +179,13 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
             "SLURM_ARRAY_TASK_STEP": str(array.step),
         }
     return found
+
+
+def of_distribution(text: str | None) -> dict[str, str]:
+    """Returns the variables of --distribution: block:cyclic for `block:*`, plane and 2 for `plane=2`."""
+    name, _, size = (text or "").replace(":*", ":cyclic").partition("=")
+    found = {"SLURM_DISTRIBUTION": "block" if name == "*" else name} if name else {}
+    return found | ({"SLURM_DIST_PLANESIZE": size} if size else {})
 
 
 def _of_release(job: JobRecord, shape: Shape) -> dict[str, str]:
@@ -209,7 +218,7 @@ def tres_per_task(job: JobRecord, gpu: str) -> dict[str, str]:
     return found
 
 
-OF_GROUPS_ONLY = ("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK")
+OF_GROUPS_ONLY = ("SLURM_CPUS_PER_TASK", "SLURM_NTASKS_PER_NODE", "SLURM_TRES_PER_TASK")
 # The variables that a batch script, or the command of an salloc, has for each component.
 OF_COMPONENTS = (
     *("SLURM_JOB_ID", "SLURM_JOB_ACCOUNT", "SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_NAME", "SLURM_JOB_NODELIST"),

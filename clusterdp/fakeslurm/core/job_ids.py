@@ -21,6 +21,8 @@ class SelectedStep:
         """Whether the id names this job, a part of the job, or an array or heterogeneous job that contains it."""
         if job.het and job.het.leader == self.job:
             return self.offset in (None, job.het.offset)
+        if self.offset is not None:
+            return False
         if self.indexes is not None:
             return bool(job.array and job.array.id == self.job and set(self.indexes) & set(job.array.indexes))
         return job.id == self.job or bool(job.array and job.array.id == self.job)

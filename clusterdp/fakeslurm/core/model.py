@@ -96,7 +96,7 @@ class Step:
     stepd_start_time: str = ""
     begun: bool = False  # whether the step's slurmstepd has reported
     pids: list[int] = field(default_factory=list)  # pids of the step's tasks
-    cyclic: bool = True
+    distribution: str = "cyclic"
     hosts: list[str] = field(default_factory=list)  # the node of each task, with --distribution=arbitrary
     runs_in: int = 0  # id of the component whose slurmstepd runs the step; 0: this component
     host_pid: int = 0  # pid of srun
@@ -109,10 +109,6 @@ class Step:
     @property
     def tasks(self) -> int:
         return sum(self.tasks_per_node)
-
-    @property
-    def distribution(self) -> str:
-        return "arbitrary" if self.hosts else "cyclic" if self.cyclic else "block"
 
     @property
     def live(self) -> bool:

@@ -296,8 +296,8 @@ class Release:
     oversubscribe_words = PerRelease({"22.05": ("OK", "YES", "NO"), "26.05": ("NO", "YES", "NO")})
     sharing = PerRelease(
         {
-            "22.05": "OverSubscribe={0} Contiguous=0 Licenses=(null) Network=(null)",
-            "26.05": "OverSubscribe={0} Exclusive={1} Contiguous=0 Licenses=(null) LicensesAlloc=(null) Network=(null)",
+            "22.05": "OverSubscribe={0} Contiguous=0 Licenses={2} Network=(null)",
+            "26.05": "OverSubscribe={0} Exclusive={1} Contiguous=0 Licenses={2} LicensesAlloc={3} Network=(null)",
         }
     )
     # scontrol show job prints SubmitLine= (source: info_job.c, 25.11)

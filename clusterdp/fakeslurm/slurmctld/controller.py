@@ -215,6 +215,8 @@ class Controller:
     def schedule(self) -> None:
         now = self.clock()
         for job in list(self.model.jobs.live.values()):
+            if job.waits and submit_checks.misses_deadline(self.model, job.desc, now):
+                job_end.miss_deadline(self, job)
             if job.array and job.waits and "aftercorr" in (job.desc.dependency or "") and job.considered_from <= now:
                 for index in list(job.array.indexes):  # each element of an array has its own dependency
                     self.split(job, index)
@@ -273,6 +275,9 @@ class Controller:
         job.start, job.end, job.status, job.derived_at_end = now, None, 0, None
         job.eligible_time = job.eligible_time or now
         job.minutes = self.limit(job.desc)
+        if job.desc.deadline is not None and "time-min" in job.desc.shown:
+            left = int((int(job.desc.deadline) - int(now)) / self.settings.minute_s)
+            job.minutes = min(job.minutes or left, left)
         job.warned, job.preempt_time, job.preempt_end = False, None, None
         job.cancelled_by = job.outcome = None
         for share in shares:

@@ -200,7 +200,7 @@ def wait_again(controller: Controller, job: JobRecord, now: float) -> None:
     job.begin = now + controller.settings.requeue_delay_s
     job.reason = job.requeue_hold or "BeginTime"
     job.held = job.requeue_hold
-    job.eligible_time = None if job.held else job.begin
+    job.eligible_time = job.begin
     job.accounted = not failed_node or controller.settings.release.accounts_after_node_fail
     job.requeue_hold = None
     controller.changed(job)
@@ -242,7 +242,7 @@ def miss_deadline(controller: Controller, job: JobRecord) -> None:
     if job.running:
         terminate_job(controller, job, JobState.DEADLINE, "DeadLine", "DUE TO DEADLINE")
     elif job.waits:
-        job.state, job.reason, job.end = JobState.DEADLINE, "DeadLine", controller.clock()
+        job.state, job.reason, job.end, job.status = JobState.DEADLINE, "DeadLine", controller.clock(), 1
         job.start = job.end
         controller.changed(job)
         controller.wake()

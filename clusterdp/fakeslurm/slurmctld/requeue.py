@@ -89,7 +89,7 @@ def _requeue_finished(controller: Controller, job: JobRecord) -> None:
     job.begin = now + controller.settings.requeue_delay_s
     job.reason = job.requeue_hold or "BeginTime"
     job.held, job.requeue_hold = job.requeue_hold, None
-    job.eligible_time = None if job.held else job.begin
+    job.eligible_time = job.begin
     controller.changed(job)
     controller.wake()
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.job_environ import deal
+from clusterdp.fakeslurm.core.job_environ import deal, of_distribution
 from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Share, Step
 from clusterdp.fakeslurm.core.release import Release
 
+UNLIMITED = 1 << 30
 GRES_TOO_FEW = "Insufficient GRES available in allocation"
 GRES_MISMATCH = "Invalid Trackable RESource (TRES) specification"
 
@@ -196,7 +197,9 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
     if not request.overcommit and sum(room) < request.tasks:
         raise StepBusy
     room = [max(min(each, request.tasks_per_node or each), 1) for each in room]
-    counts = deal(request.tasks, room, (request.distribution or "").startswith("cyclic"))
+    size = plane(request.distribution)
+    planes = 1 < size < UNLIMITED
+    counts = _in_planes(request.tasks, room, size) if planes else deal(request.tasks, room, cyclic=size == 1)
     if request.hosts:
         counts = [request.hosts.count(share.node) for share in chosen]
     given = _gpus(request, job, chosen, counts, gpus)
@@ -216,9 +219,29 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
         host_pid=request.pid,
     )
     one_each = max(counts) <= 1 and not (request.by_cpus and release.tasks_by_cpus_are_block)
-    step.cyclic = (request.distribution or "").startswith("cyclic") or one_each
+    asked = of_distribution(request.distribution).get("SLURM_DISTRIBUTION")
+    step.distribution = "arbitrary" if request.hosts else asked or ("cyclic" if one_each else "block")
     _say_tres(step, request, job, release)
     return step
+
+
+def plane(distribution: str | None) -> int:
+    """Returns how many tasks in a row a node gets before the next node gets tasks."""
+    name, _, size = (distribution or "").partition("=")
+    return int(size) if size else 1 if name.startswith("cyclic") else UNLIMITED
+
+
+def _in_planes(tasks: int, room: Sequence[int], size: int) -> list[int]:
+    counts = [0] * len(room)
+    while tasks:
+        left = tasks
+        for i, most in enumerate(room):
+            more = max(min(size, most - counts[i], tasks), 0)
+            counts[i] += more
+            tasks -= more
+        if tasks == left:  # more tasks than CPUs (--overcommit)
+            room = [most + size for most in room]
+    return counts
 
 
 def _chosen(request: StepRequest, job: JobRecord, candidates: Sequence[Share], free: Mapping[str, int]) -> list[Share]:

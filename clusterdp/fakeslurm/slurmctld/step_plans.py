@@ -93,25 +93,20 @@ def memory_limits(controller: Controller, job: JobRecord) -> dict[str, int]:
     return {share.node: desc.mem_per_node or (desc.mem_per_cpu or 0) * share.cpus for share in job.shares}
 
 
-def step_tasks(step: Step, gpu_bind: str | None, cyclic_ranks: bool, release: Release) -> list[TaskPlan]:
-    """Returns the plan of each task of a step. Ranks are dealt to the nodes in blocks, one by one (cyclic), or as the
-    file of hosts has them (arbitrary)."""
+def step_tasks(step: Step, gpu_bind: str | None, plane: int, release: Release) -> list[TaskPlan]:
+    """Returns the plan of each task of a step. Each node gets `plane` ranks in turn, or the ranks that the file of
+    hosts has for it (arbitrary)."""
     ranks: list[list[int]] = [[] for _ in step.nodes]
     if step.hosts:
         ranks = [[rank for rank, host in enumerate(step.hosts) if host == node] for node in step.nodes]
-    elif cyclic_ranks:
+    else:
         rank, left = 0, list(step.tasks_per_node)
         while any(left):
             for i in range(len(left)):
-                if left[i]:
-                    ranks[i].append(rank)
-                    left[i] -= 1
-                    rank += 1
-    else:
-        rank = 0
-        for i, count in enumerate(step.tasks_per_node):
-            ranks[i] = list(range(rank, rank + count))
-            rank += count
+                more = min(plane, left[i])
+                ranks[i] += range(rank, rank + more)
+                left[i] -= more
+                rank += more
     plans = []
     for i, (node, mine) in enumerate(zip(step.nodes, ranks, strict=True)):
         on_node = step.gpus.get(node, [])

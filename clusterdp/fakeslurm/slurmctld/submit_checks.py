@@ -12,6 +12,7 @@ from clusterdp.fakeslurm.core.model import Model, Node, Partition
 from clusterdp.fakeslurm.slurmctld import dependencies
 from clusterdp.fakeslurm.slurmctld.node_selection import all_free, place
 
+INVALID_MINIMUM = "Invalid time-min specification (exceeds job's time or other limits)"
 INVALID_LIMIT = "Requested time limit is invalid (missing or exceeds some limit)"
 
 
@@ -34,6 +35,8 @@ def check(model: Model, desc: JobDesc, now: float) -> None:
         raise ControllerError("Invalid license specification")
     if desc.deadline is not None and desc.deadline < now:
         raise ControllerError(INVALID_LIMIT)
+    if misses_deadline(model, desc, now) and (desc.least_minutes > 1 or "time-min" not in desc.shown):
+        raise ControllerError(INVALID_MINIMUM if "time-min" in desc.shown else INVALID_LIMIT)
     if desc.dependency:
         terms, _ = dependencies.parse(desc.dependency)
         if model.settings.release.refuses_unknown_dependency:
@@ -46,6 +49,12 @@ def check(model: Model, desc: JobDesc, now: float) -> None:
             except ControllerError:
                 if partition is partitions[-1]:
                     raise
+
+
+def misses_deadline(model: Model, desc: JobDesc, now: float) -> bool:
+    """Whether a job that waits has too little time left before its deadline."""
+    least_s = desc.least_minutes * model.settings.minute_s
+    return desc.deadline is not None and max(now, desc.begin or 0) + least_s > desc.deadline
 
 
 def _check_features(model: Model, desc: JobDesc) -> None:

@@ -125,7 +125,8 @@ def _of(controller: Controller, job: JobRecord) -> Iterator[float]:
     if job.waits and job.begin:
         yield job.begin
     if job.desc.deadline is not None and not job.over:
-        yield job.desc.deadline
+        least_s = lasting(job.desc.least_minutes * 60) if job.waits else 0
+        yield job.desc.deadline - least_s
     if not job.running or job.start is None:
         return
     if job.preempt_end is not None:

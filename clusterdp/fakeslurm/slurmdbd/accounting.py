@@ -201,7 +201,8 @@ def _row(model: Model, job: JobRecord, created: int, word: str | None) -> Accoun
         qos=desc.qos,
         reason=job.reason,
         comment=desc.comment or "",
-        restarts=job.restarts,
+        # The row of an attempt that is requeued keeps the number that the attempt had.
+        restarts=job.restarts - (word not in (None, "RESIZING")),
         cancelled_by=job.cancelled_by,
         steps=steps,
         het_id=job.het.leader if job.het else None,
@@ -216,6 +217,8 @@ def _in_order(steps: list[Step]) -> list[Step]:
 def _status(model: Model, job: JobRecord, state: str) -> int:
     if state == "NODE_FAIL":
         return (model.settings.release.status_of_node_fail or 0) << 8
+    if state == "DEADLINE" and not job.nodes:
+        return job.status << 8  # of a job that waited, sacct shows 1:0, and scontrol 0:1
     return 0 if state in BLAMELESS else job.status
 
 

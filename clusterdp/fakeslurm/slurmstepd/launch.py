@@ -11,8 +11,6 @@ from clusterdp.fakeslurm.core import file_traps, node_folders, processes
 from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
 from clusterdp.fakeslurm.slurmstepd.messages import name
 
-NOT_EXECUTED = 2  # the exit code of a task whose program could not be started
-
 
 def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) -> int:
     """Starts the task in its own session. Returns the task's pid."""
@@ -24,6 +22,7 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
     pid = os.fork()
     if pid:
         return pid
+    code = errno.ENOENT
     try:
         os.setsid()
         processes.die_with_parent(parent)
@@ -43,11 +42,11 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
             os.chdir("/tmp")
         if plan.file_traps:
             file_traps.install(plan.file_traps, task.rank, task.node)
-        _exec(argv, environ, name(plan))
+        code = _exec(argv, environ, name(plan))
     except BaseException as error:  # the forked copy of slurmstepd must never continue below
         os.write(2, f"{name(plan)} error: {error}\n".encode())
     finally:
-        os._exit(NOT_EXECUTED)
+        os._exit(code)
 
 
 def _check_tmpdir(environ: dict[str, str], me: str) -> None:
@@ -69,8 +68,9 @@ def _check_tmpdir(environ: dict[str, str], me: str) -> None:
         environ["TMPDIR"] = "/tmp"
 
 
-def _exec(argv: tuple[str, ...], environ: dict[str, str], me: str) -> None:
-    """Executes the program. The program's argv[0] is the path where it was found, like /usr/bin/bash for `bash`."""
+def _exec(argv: tuple[str, ...], environ: dict[str, str], me: str) -> int:
+    """Executes the program, or returns the number of the error. The program's argv[0] is the path where it was found,
+    like /usr/bin/bash for `bash`."""
     program = argv[0]
     if program.startswith("."):
         program = os.path.join(os.getcwd(), program)
@@ -83,6 +83,7 @@ def _exec(argv: tuple[str, ...], environ: dict[str, str], me: str) -> None:
         if error.errno == errno.ENOENT and os.path.exists(program):
             what = f"bad interpreter({_interpreter(program)}): {os.strerror(errno.ENOENT)}"
         os.write(2, f"{me} error: execve(): {what}\n".encode("utf-8", "surrogateescape"))
+        return error.errno or errno.ENOENT
 
 
 def _search(program: str, path: str) -> str:

@@ -9,7 +9,6 @@ runs() { # runs NAME SBATCH-WORDS...   it says where it ran
 runs short-too-short --partition=short,main --time=30
 runs higher-tier --partition=low,main --time=5
 runs higher-tier-first --partition=main,low --time=5
-start array --partition=low,main --array=1-2 --time=5 --wrap="$tells"
 start held --partition=low,main --time=5 --hold --wrap="$tells"
 rows "held" '%P|%T|%r' "$JOB"
 field "held: scontrol" "$JOB" Partition TimeLimit
@@ -23,10 +22,11 @@ run "release" scontrol release "$JOB"
 run "unknown" sbatch --partition=low,nosuch --wrap=true
 run "unknown first" sbatch --partition=nosuch,low --wrap=true
 run "too many nodes in all" sbatch --partition=short,main --nodes=999 --wrap=true
-run "srun" srun --partition=low,main bash -c "$tells"
+run "srun" bash -c "srun --partition=low,main bash -c '$tells' 2>/dev/null"
+submit "array" --partition=low,main --array=1-2 --output=array.%a --time=5 --wrap="$tells"; jobs+=("$JOB")
 run "test-only" bash -c "sbatch --partition=low,main --test-only --wrap=true 2>&1 | grep -o 'in partition .*'"
 touch go; wait_end "${jobs[@]}"; rm go
-run "outputs" bash -c 'for name in short-too-short higher-tier higher-tier-first array held; do echo $name: $(cat $name.out); done'
+run "outputs" bash -c 'for name in short-too-short higher-tier higher-tier-first held; do echo $name: $(cat $name.out); done; cat array.?'
 runs again --partition=low,main --time=5
 run "requeue" scontrol requeue "$JOB"; wait_reason "$JOB" BeginTime
 rows "requeued" '%P|%T|%r' "$JOB"
