@@ -54,8 +54,8 @@ def ending_text(attempt: AttemptHistory) -> str:
         words += f": {STOPPED_BY.get(attempt.why, attempt.why)}"
     if attempt.cause == "overtaken":
         words += f" {attempt.why}"
-    if attempt.exit not in (None, ENDED_BY_SRUN) and attempt.cause in FAULTS:
-        words += f" (exit {attempt.exit})"
+    shown = how_it_failed(attempt.exit, attempt.failed_error) if attempt.cause in FAULTS else ""
+    words += "" if attempt.failed_error else shown
     if attempt.last_step is not None and (attempt.cause in AT_A_STEP or attempt.stopped_by_user):
         words += f" at step {attempt.last_step}"
         if attempt.saved == attempt.last_step:
@@ -64,7 +64,14 @@ def ending_text(attempt: AttemptHistory) -> str:
         words += f", not saved: {textwrap.shorten(attempt.unsaved, 120, placeholder=' ...')}"
     if attempt.lost:
         words += f", {counted(attempt.lost, 'step')} lost"
-    return words
+    return words + (shown if attempt.failed_error else "")
+
+
+def how_it_failed(exit_code: object, error: str) -> str:
+    """Returns the end of a message about a failure: the error, or, if it is unknown, the exit code."""
+    if error:
+        return f": {textwrap.shorten(error, 120, placeholder=' ...')}"
+    return f" (exit {exit_code})" if exit_code not in (None, ENDED_BY_SRUN) else ""
 
 
 def with_reasons(attempts: tuple[AttemptHistory, ...]) -> tuple[AttemptHistory, ...]:

@@ -15,7 +15,7 @@ from clusterdp.operate.output.terminal import ENDLESS, printable, underlying, wi
 from clusterdp.operate.queue.moved_folder import refuse_copy
 from clusterdp.operate.queue.run_status import WAITS, RunStatus, current_status
 from clusterdp.operate.record.attempt_history import AttemptHistory
-from clusterdp.operate.record.ending import ENDED_BY_SRUN, STOPPED_BY, ending_text
+from clusterdp.operate.record.ending import STOPPED_BY, ending_text, how_it_failed
 from clusterdp.operate.record.next_command import next_command_lines
 from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.operate.record.run_state import INTERRUPTED, NOT_DONE, RunState
@@ -389,7 +389,7 @@ def _goes_on(event: Record, history: RunHistory) -> str | None:
 
 
 def _failed(event: Record, attempt: AttemptHistory | None) -> str:
-    cause, exit_code = event.get("cause"), event.get("exit")
+    cause = event.get("cause")
     if attempt is not None and attempt.cause == "overtaken":
         return f"superseded {attempt.why}"
     if cause and attempt is not None and attempt.settled and attempt.cause == "unknown":
@@ -400,4 +400,5 @@ def _failed(event: Record, attempt: AttemptHistory | None) -> str:
     words = CAUSES.get(str(cause), str(cause)) if cause else "failed"
     if reason:
         words += f", {STOPPED_BY.get(str(reason), str(reason))}"
-    return words + (f" (exit {exit_code})" if exit_code not in (None, ENDED_BY_SRUN) else "")
+    error = str(event.get("error") or "")
+    return words if error and error in words else words + how_it_failed(None if reason else event.get("exit"), error)

@@ -373,3 +373,11 @@ def test_attempt_both_preempted_and_stopped_is_shown_as_stopped_by_clusterdp_sto
     attempt.exited().files.cause.write_text("stopped\n")
     builder.event("failed", "7.0", "batch", cause="stopped", reason="user")
     assert ending_text(read_history(builder.run).attempts[0]) == "stopped by clusterdp stop at step 40, saved"
+
+
+def test_failed_attempt_shows_its_error_and_without_one_its_exit_code(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().trained(1, 9)
+    builder.event("failed", "7.0", "batch", cause="crash", exit=9, error="KeyError: 'lr'", rank=0)
+    builder.attempt("7.1")
+    builder.event("failed", "7.1", "batch", cause="crash", exit=9)
+    assert endings(builder) == ["crashed at step 9: KeyError: 'lr'", "crashed (exit 9)"]
