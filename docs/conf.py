@@ -17,6 +17,7 @@ project = "clusterdp"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 html_theme = "furo"
 html_title = "clusterdp"
+html_static_path = html_css_files = ["pages.css"]
 html_copy_source = False  # each page is served as Markdown, see copy_markdown()
 myst_heading_anchors = 3
 smartquotes = False
@@ -26,7 +27,7 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 exclude_patterns = ["build"]
 # Type variables; parameters that only the package itself passes; results that are read as a printed table.
-INTERNAL = "Config Batch Item Agreed Plot OnEpoch Window Claim WorkerSettings SlurmEnv Checkpointer"
+INTERNAL = "Config Batch Item PerRank Agreed Plot OnEpoch Window Claim WorkerSettings SlurmEnv Checkpointer"
 TABLES = "SentSweep WorkerSpeeds Phases LrFinder BatchSizeTable"
 nitpick_ignore_regex = [("py:class", rf"(.*\.)?({'|'.join(f'{INTERNAL} {TABLES}'.split())})")]
 # Addresses of Python's and torch's objects, without a network: a line has the name and its page.

@@ -10,27 +10,24 @@ from typing import Any, NoReturn
 
 from clusterdp.wording import did_you_mean
 
-FOREIGN = {  # verb -> words of other tools for it
-    "submit": "run start launch sbatch train execute exec create-job",
-    "submit CFG.yaml --cluster local": "local demo simulate",
-    "submit CFG.yaml --dry-run": "dryrun dry-run render",
-    "list": "ps jobs squeue queue ls history top sacct runs",
-    "status": "stat state info",
-    "logs": "log tail cat output head",
-    "watch": "follow attach",
-    "cancel": "kill scancel abort terminate",
-    "stop": "pause suspend",
-    "resume": "restart retry continue requeue rerun",
-    "rm": "remove delete del clean purge",
-    "check": "test validate lint doctor preflight",
-    "show": "config print explain",
-    "report": "web ui dashboard html",
-    "init": "new create setup",
-    "diff": "compare",
-    "checkpoint": "checkpoints ckpt verify export prune",
-    "--help": "help man",
-    "--version": "version",
-}
+# Words of other tools for a verb, which is the first of its line.
+FOREIGN = """submit run start launch sbatch train execute exec local demo simulate dryrun dry-run render
+list ps jobs squeue queue ls history top sacct runs
+status stat state info
+logs log tail cat output head
+watch follow attach
+cancel kill scancel abort terminate
+stop pause suspend
+resume restart retry continue requeue rerun
+rm remove delete del clean purge
+check test validate lint doctor preflight
+show config print explain
+report web ui dashboard html
+init new create setup
+diff compare
+checkpoint checkpoints ckpt verify export prune
+--help help man
+--version version"""
 
 
 class CliParser(argparse.ArgumentParser):
@@ -50,8 +47,8 @@ class CliParser(argparse.ArgumentParser):
     def _in_our_words(self, message: str) -> str:
         help_ = f"`{self.prog} --help` lists all."
         if found := re.match(r"argument VERB: invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            ours = next((verb for verb, words in FOREIGN.items() if found[1] in words.split()), "")
-            remedy = f"Write `{self.prog} {ours}`." if ours else did_you_mean(found[1], _words(found[2]), help_)
+            ours = [line.split()[0] for line in FOREIGN.splitlines() if found[1] in line.split()]
+            remedy = f"Write `{self.prog} {ours[0]}`." if ours else did_you_mean(found[1], _words(found[2]), help_)
             return f"{found[1]}: there is no such verb. {remedy}"
         if found := re.match(r"argument (\S+?): invalid choice: '(.*?)' \(choose from (.*)\)", message):
             return f"{found[1]}: {found[2]!r} is none of {', '.join(_words(found[3]))}. Write one of them."

@@ -224,8 +224,8 @@ def test_wrong_command_line_words_are_answered_in_one_line(
 
 def test_foreign_verb_table_maps_unknown_words_to_existing_verbs() -> None:
     verbs = {each.name for each in arguments.VERBS}
-    assert {verb.split()[0] for verb in FOREIGN_VERBS} <= verbs | {"--help", "--version"}
-    words = [word for words in FOREIGN_VERBS.values() for word in words.split()]
+    assert {line.split()[0] for line in FOREIGN_VERBS.splitlines()} <= verbs | {"--help", "--version"}
+    words = [word for line in FOREIGN_VERBS.splitlines() for word in line.split()[1:]]
     assert len({*words}) == len(words)
     assert not verbs & {*words}
 

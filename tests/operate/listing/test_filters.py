@@ -45,5 +45,5 @@ def test_tag_filter_matches_whole_words_of_the_note_in_any_case(tag: str, taken:
     assert takes(make_filters(None, None, tag, None, NOW), note="Baseline, lr 0.1") == taken
 
 
-def test_state_filter_reads_pending_as_waiting() -> None:
-    assert make_filters("pending,running", None, None, None, 0.0).states == {"waiting", "running"}
+def test_state_filter_reads_words_of_slurm_and_of_habit() -> None:
+    assert make_filters("pending,finished,error", None, None, None, 0.0).states == {"waiting", "done", "failed"}
