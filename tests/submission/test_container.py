@@ -46,9 +46,7 @@ def test_variables_reach_a_container_with_a_clean_environment(
     assert "HOME" not in seen
 
 
-def test_repeated_fatal_line_of_the_engine_ends_the_run(
-    run_script: RunScript, stubs: Stubs, tmp_path: Path
-) -> None:
+def test_repeated_fatal_line_of_the_engine_ends_the_run(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     engine(stubs, f"#!/bin/bash\necho '{FATAL}' >>$CLUSTERDP_LOGS/rank-00000.out\nexit 255\n")
     values = {"command": ["true"], "launch": {"container": CONTAINER}}
     assert run_script(values).returncode == 0
