@@ -205,7 +205,7 @@ class Terminal(io.StringIO):
         return super().write(text)
 
 
-def test_user_at_a_terminal_is_told_of_a_slow_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_command_is_named_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
 
     def answer(argv: list[str], **_: object) -> Any:

@@ -208,7 +208,7 @@ def test_failed_resume_restores_the_old_script_and_config(sbatch: Path) -> None:
     assert (job.run.script.read_text(), job.run.config.read_text()) == before
 
 
-def test_variables_of_sbatch_count_where_the_config_has_no_value(
+def test_variables_of_sbatch_count_if_the_config_has_no_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
