@@ -14,6 +14,7 @@ from clusterdp.fakeslurm.commands.options import options_of
 from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
 from clusterdp.fakeslurm.commands.sacct import in_unit
 from clusterdp.fakeslurm.core import processes
+from clusterdp.fakeslurm.core.error_texts import Refusal
 from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
 from clusterdp.fakeslurm.slurmctld.step_plans import bound
@@ -102,6 +103,12 @@ def test_ntasks_per_gpu_derives_gpus_from_tasks_and_tasks_from_gpus(words: str, 
     )
     desc = job_desc(options, "/", "main", print, 0, release)
     assert (desc.tasks, desc.gpus.per_job) == (tasks, gpus)
+
+
+def test_expedited_requeue_is_refused_as_it_would_end_otherwise() -> None:
+    """Slurm 26.05 refuses it, too, unless SlurmctldParameters has enable_expedited_requeue."""
+    with pytest.raises(Refusal, match="--requeue=expedite is not supported by this fake cluster"):
+        ParsedOptions("sbatch", Release("26.05")).add([("requeue", "expedite")])
 
 
 # -- commands --

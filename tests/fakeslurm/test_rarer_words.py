@@ -25,7 +25,6 @@ ANSWERS = r"""
     scontrol requeue Incomplete 99999999 | 1 | Invalid job id specified for job 99999999
     scontrol release ARRAY+1 | 1 | Invalid job id specified for job ARRAY+1
     sacctmgr -n -P show qos format=name,maxtrespu,grptres,maxjobsperuser,id | 0 | normal||||1
-    sacctmgr -P show event | 0 | Cluster|NodeName|TimeStart|TimeEnd|State|Reason|User
     sbatch --gpus=2 --cpus-per-gpu=2 -c4 --wrap=true | 1 | fatal: --cpus-per-task, --tres-per-task
     sbatch --gpus-per-socket=1 --sockets-per-node=2 --wrap=true | 255 | --gpus-per-socket is not
     sbatch -t 120 --deadline=now+1hour --wrap=true | 1 | failed: Requested time limit

@@ -35,6 +35,10 @@ def test_sacct_reports_memory_and_cpu_time_of_each_step(desk: Desk) -> None:
     assert seconds(work[8]) >= 2 * 0.5
     assert seconds(little[8]) < seconds(work[8]) <= seconds(whole[8])
     assert abs(seconds(work[9]) + seconds(work[10]) - seconds(work[8])) < 0.01
+    most = desk.say(f"sacct -n -P -j {job}.1 -o MaxVMSize,TRESUsageInMax,TRESUsageInTot,StdOut")
+    assert most.split("|")[0] == work[1]
+    assert [f",mem={work[1]}," in each for each in most.split("|")[1:]] == [True, True, False]
+    assert desk.say(f"sacct -n -P -X -j {job} -o StdOut,StdErr,StdIn") == f"{desk.folder}/%j.out||/dev/null"
     [told] = json.loads(desk.say(f"sacct --json -j {job}"))["jobs"]
     assert told["steps"][-1]["time"]["total"]["seconds"] == int(seconds(work[8]))
 

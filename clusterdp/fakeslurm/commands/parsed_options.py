@@ -34,8 +34,8 @@ class ParsedOptions:
     def add(self, pairs: list[tuple[str, str]]) -> None:
         """Adds (name, value) pairs. The value of a later pair replaces an earlier value of the same option."""
         for name, value in pairs:
-            if name in UNSUPPORTED:
-                raise self.bad(f"--{name} is not supported by this fake cluster")
+            if name in UNSUPPORTED or (name, value) == ("requeue", "expedite"):
+                raise self.bad(f"--{name}{'=expedite' * (value == 'expedite')} is not supported by this fake cluster")
             check(self.command, name, value, self.release.complaints)
             if name in ("requeue", "no-requeue"):
                 self.values.pop("requeue", None)

@@ -124,6 +124,10 @@ def _status(line: SacctLine) -> int:
     return line.step.status if line.step else line.row.status
 
 
+def _tres(cpu_s: float, kb: int) -> str:
+    return f"cpu={clock(cpu_s)},energy=0,fs/disk=0,mem={kb}K,pages=0,vmem={kb}K"
+
+
 def _limit(line: SacctLine, text: str) -> str:
     return "Partition_Limit" if line.row.minutes == OF_PARTITION else text
 
@@ -179,6 +183,9 @@ FIELDS: dict[str, SacctField] = {
     "Restarts": SacctField(lambda line: line.of_job(str(line.row.restarts)), 8),
     "Start": SacctField(lambda line: line.start_text, 19),
     "State": SacctField(lambda line: line.state),
+    "StdErr": SacctField(lambda line: line.of_job(line.row.stderr), 20),
+    "StdIn": SacctField(lambda line: line.of_job("/dev/null" if line.row.stdout else ""), 20),
+    "StdOut": SacctField(lambda line: line.of_job(line.row.stdout), 20),
     "Submit": SacctField(lambda line: stamp(line.step.start if line.step else line.row.submit), 19),
     "SubmitLine": SacctField(lambda line: line.of_job(line.row.submit_line), 20),
     "Suspended": SacctField(lambda line: "00:00:00"),
@@ -191,6 +198,15 @@ FIELDS: dict[str, SacctField] = {
     "UserCPU": SacctField(lambda line: cpu_clock(sum(used.user_s for used in line.usages))),
     "WorkDir": SacctField(lambda line: line.of_job(line.row.folder), 20),
 }
+for _name, _of in {  # the kernel reports no virtual memory and no files: memory stands for them
+    "Ave": lambda used: (used.ave_cpu_s, used.ave_rss_kb),
+    "Max": lambda used: (used.ave_cpu_s, used.max_rss_kb),
+    "Min": lambda used: (used.min_cpu_s, used.ave_rss_kb),
+    "Tot": lambda used: (used.cpu_s, used.max_rss_kb),
+}.items():
+    FIELDS[f"TRESUsageIn{_name}"] = SacctField(lambda line, of=_of: line.measured(lambda used: _tres(*of(used))), 14)  # type: ignore[misc]
+FIELDS |= {f"{_name}VMSize": FIELDS[f"{_name}RSS"] for _name in ("Ave", "Max")}
+FIELDS |= {f"MaxVMSize{_name}": FIELDS[f"MaxRSS{_name}"] for _name in ("Node", "Task")}
 # Fields that are empty in the fake, as on a site that does not measure these values.
 UNMEASURED = tuple(
     """
@@ -206,7 +222,7 @@ UNMEASURED = tuple(
     StdIn StdOut
     """.split()
 )
-FIELDS |= {name: SacctField(_empty) for name in UNMEASURED}
+FIELDS |= {name: SacctField(_empty) for name in UNMEASURED if name not in FIELDS}
 
 
 def names_in(release: Release) -> list[str]:

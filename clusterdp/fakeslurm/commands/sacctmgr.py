@@ -31,16 +31,6 @@ COLUMNS = {
     "user": "User DefaultAccount Admin",
 }
 QOS = {"usagefactor": "1.000000", "id": "1", "description": "Normal QOS default"}
-NO_ROWS = {
-    "event": "Cluster NodeName TimeStart TimeEnd State Reason User",
-    "federation": "Federation Cluster ID Features FedState",
-    "problem": "Cluster Account User Problem",
-    "reservation": "Cluster Name TRES TimeStart TimeEnd UnusedWall",
-    "resource": "Name Server Type Count LastConsumed Allocated ServerType Flags",
-    "transaction": "Time Action Actor Where Info",
-    "wckey": "WCKey Cluster User",
-}
-COLUMNS |= NO_ROWS
 NO_ENTITY = """No valid entity in list command
 Input line must include "Account", "Association", "Cluster", "Configuration",
 "Event", "Federation", "Problem", "QOS", "Resource", "Reservation",
@@ -94,8 +84,6 @@ def _meant(row: dict[str, str], given: dict[str, str], names: set[str]) -> bool:
 def _rows(daemon: Daemon, entity: str, joined: bool) -> list[dict[str, str]]:
     user, cluster = daemon.controller.user.name, daemon.shape.name
     own = {"cluster": cluster, "account": user, "user": user, "share": "1", "qos": "normal", "defaultaccount": user}
-    if entity in NO_ROWS:
-        return []
     if entity == "association":
         return [{**own, "user": ""}, own]
     if entity == "account":

@@ -304,34 +304,24 @@ NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, lette
     "gres": LETTERS["b"],
     "lastschedeval": _f("LAST_SCHED_EVAL", lambda r: r.when(r.job.last_sched or None)),
     "threads": LETTERS["J"],
-    # Fields that jobs of the fake never have.
-    "admincomment": _f("ADMIN_COMMENT", lambda r: NULL),
-    "allocnodes": _f("ALLOC_NODES", lambda r: "localhost"),
-    "associd": _f("ASSOC_ID", lambda r: "2"),
-    "boardspernode": _f("BOARDS_PER_NODE", lambda r: "0"),
-    "burstbuffer": _f("BURST_BUFFER", lambda r: NULL),
-    "burstbufferstate": _f("BURST_BUFFER_STATE", lambda r: NULL),
-    "clusterfeature": _f("CLUSTER_FEATURES", lambda r: NULL),
-    "container": _f("CONTAINER", lambda r: NULL),
-    "containerid": _f("CONTAINERID", lambda r: NULL),
-    "origin": _f("ORIGIN", lambda r: "NA"),
-    "profile": _f("PROFILE", lambda r: "NotSet"),
-    "sperboard": _f("SOCKETS_PER_BOARD", lambda r: "0"),
-    "systemcomment": _f("SYSTEM_COMMENT", lambda r: NULL),
-    "delayboot": _f("DELAY_BOOT", lambda r: "0:00"),
-    "mempertres": _f("MEM_PER_TRES", lambda r: NONE),
-    "ntperboard": _f("NTASKS_PER_BOARD", lambda r: "0"),
-    "ntpercore": _f("NTASKS_PER_CORE", lambda r: NONE),
-    "ntpersocket": _f("NTASKS_PER_SOCKET", lambda r: NONE),
-    "reqswitch": _f("REQ_SWITCH", lambda r: "0"),
-    "resizetime": _f("RESIZE_TIME", lambda r: NONE),
-    "tresbind": _f("TRES_BIND", lambda r: NONE),
-    "tresfreq": _f("TRES_FREQ", lambda r: NONE),
-    "trespersocket": _f("TRES_PER_SOCKET", lambda r: NONE),
-    "wait4switch": _f("WAIT4SWITCH", lambda r: "0:00"),
 }
 
 
+# Fields that have the same value for all jobs of the fake: NAME=TITLE=VALUE.
+SAME_FOR_ALL = """
+    admincomment=ADMIN_COMMENT=(null) allocnodes=ALLOC_NODES=localhost associd=ASSOC_ID=2
+    boardspernode=BOARDS_PER_NODE=0 burstbuffer=BURST_BUFFER=(null) burstbufferstate=BURST_BUFFER_STATE=(null)
+    clusterfeature=CLUSTER_FEATURES=(null) container=CONTAINER=(null) containerid=CONTAINERID=(null)
+    origin=ORIGIN=NA profile=PROFILE=NotSet sperboard=SOCKETS_PER_BOARD=0 systemcomment=SYSTEM_COMMENT=(null)
+    delayboot=DELAY_BOOT=0:00 mempertres=MEM_PER_TRES=N/A ntperboard=NTASKS_PER_BOARD=0
+    ntpercore=NTASKS_PER_CORE=N/A ntpersocket=NTASKS_PER_SOCKET=N/A reqswitch=REQ_SWITCH=0
+    resizetime=RESIZE_TIME=N/A tresbind=TRES_BIND=N/A tresfreq=TRES_FREQ=N/A trespersocket=TRES_PER_SOCKET=N/A
+    wait4switch=WAIT4SWITCH=0:00
+"""
+NAMES |= {
+    name: PrintField(title, lambda r, value=value: value)  # type: ignore[misc]
+    for name, title, value in (word.split("=") for word in SAME_FOR_ALL.split())
+}
 DASHED = """
     admin_comment cpus-per-task cpus-per-tres exit_code mem-per-tres system_comment tres-alloc tres-bind tres-freq
     tres-per-job tres-per-node tres-per-socket tres-per-task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable
@@ -70,6 +71,8 @@ class AccountingJob:
     steps: tuple[AccountingStep, ...] = ()
     het_id: int | None = None  # for a component: id of the whole heterogeneous job
     het_offset: int = 0
+    stdout: str = ""  # as --output has it, below the working directory
+    stderr: str = ""
 
 
 @dataclass
@@ -207,6 +210,10 @@ def _row(model: Model, job: JobRecord, created: int, word: str | None) -> Accoun
         steps=steps,
         het_id=job.het.leader if job.het else None,
         het_offset=job.het.offset if job.het else 0,
+        stdout=os.path.join(desc.folder, desc.output or f"slurm-{'%A_%a' if array else '%j'}.out")
+        if desc.batch
+        else "",
+        stderr=os.path.join(desc.folder, desc.error) if desc.error else "",
     )
 
 
