@@ -208,6 +208,9 @@ def test_log_every_prints_means_of_the_steps_since_the_last_line(
 ) -> None:
     def step(trainer: Trainer, batch: Any) -> dict[str, Any]:
         assert trainer.loop is not None
+        assert trainer.optimizer is not None
+        trainer.net(batch[0]).sum().backward()
+        trainer.optimizer.step()
         return {"loss": torch.tensor([float(trainer.loop.step)]), "half": trainer.loop.step / 2}
 
     trainer_of(job, step=step).fit(DATA, epochs=2, batch_size=4, log_every=4)
