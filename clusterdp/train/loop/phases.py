@@ -28,8 +28,8 @@ from clusterdp.train.ranks.stop import Stopped
 
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Checkpointer
-    from clusterdp.train.loop.batches import Epoch
     from clusterdp.train.loop.loop import Loop
+    from clusterdp.train.loop.position import Epoch
     from clusterdp.train.profile.profiling import Profile
 
 Item = TypeVar("Item")
