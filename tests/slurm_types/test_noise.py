@@ -195,13 +195,13 @@ def test_look_at_a_job_asks_again_after_an_unreadable_answer(said: str) -> None:
 class Terminal(io.StringIO):
     def __init__(self) -> None:
         super().__init__()
-        self.told = threading.Event()
+        self.written = threading.Event()
 
     def isatty(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        self.told.set()
+        self.written.set()
         return super().write(text)
 
 
@@ -209,7 +209,7 @@ def test_slow_command_is_named_at_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
     screen = Terminal()
 
     def answer(argv: list[str], **_: object) -> Any:
-        assert screen.told.wait(10)
+        assert screen.written.wait(10)
         return subprocess.CompletedProcess(argv, 0, "5:00", "")
 
     monkeypatch.setattr("subprocess.run", answer)
