@@ -175,6 +175,15 @@ class Checkpointer:
         self._begin(step, meta, beside=True)
         return True
 
+    def check(self, step: int) -> None:
+        """Does what a save does, except to copy and to write the state. Only tensors outside of objects are compared
+        between ranks. Raises StateError if the state cannot be saved."""
+        taken = state_snapshot.take(self._state, self._ranks, step, None, self._built)
+        plain = {name for name, thing in self._state.items() if isinstance(thing, plain_holders.HOLDERS)}
+        some = {key: tensor for key, tensor in taken.shared.tensors.items() if key.partition("/")[0] in plain}
+        if self._check_every > 0:
+            replica_check.compare_all(replace(taken.shared, tensors=some), self._ranks)
+
     def copy(self, step: int, meta: Mapping[str, Any] | None = None) -> None:
         """Copies the state to the memory of the nodes, while the training continues. The copy counts when step(),
         advance_to() or finish_copy() has committed it. Does nothing if a save is in progress, or if copy_pause_s() is

@@ -99,6 +99,25 @@ def forgets(job: JobHandle, left_out: list[str]) -> None:
     assert unused.last_epoch == 0
 
 
+class Remembering(torch.optim.SGD):
+    """Has a Python object in its state from its first step on."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        self.state[self.param_groups[0]["params"][0]]["note"] = object()
+
+
+def saves_late(job: JobHandle, kind: str) -> None:
+    """No save is due in this run, but what it could not save is found at once."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = Remembering(model.parameters(), lr=0.1)
+    hidden = {"h": torch.zeros(1), "f": print if kind == "function" else None}
+    state = {"model": model, "optimizer": optimizer, "hidden": hidden}
+    for _ in job.loop(range(100), {"hidden": hidden} if kind == "hidden" else state, every_s=600):
+        hidden["h"] = torch.full((1,), float(job.rank))
+        optimizer.step()
+
+
 def has_a_bug(job: JobHandle) -> None:
     job.lopo([1, 2, 3])  # type: ignore[attr-defined]
 

@@ -256,6 +256,24 @@ def test_used_optimizer_and_scheduler_outside_the_state_are_named_once(tmp_path:
     assert all(what in ranks.rank_log(0) for what in found)
 
 
+@pytest.mark.parametrize(
+    ("kind", "step", "error"),
+    [
+        ("function", 0, "hidden/f: a builtin_function_or_method cannot be saved"),
+        ("hidden", 1, "hidden/h (rank 1 beside rank 0). Make it equal, as job.mean(x)"),
+        ("object", 1, "optimizer/state/0/note: a object cannot be saved"),
+    ],
+)
+def test_unsavable_state_ends_the_run_at_its_first_step(tmp_path: Path, kind: str, step: int, error: str) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:saves_late", {"kind": kind})
+    ranks = one(run)
+    assert ranks.join() == [5, 5], ranks.log
+    assert run.outcome("1.0") == "stop entry 0"
+    assert error in ranks.rank_log(0)
+    failed = [event["step"] for event in read_events(RunDir(tmp_path / "run")) if event["event"] == "save-failed"]
+    assert failed == [step] * step
+
+
 @pytest.mark.parametrize("remedy", [None, "per_rank", "mean"])
 def test_state_of_one_rank_stops_the_run_unless_a_remedy_is_used(tmp_path: Path, remedy: str) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:scores_differently", {"remedy": remedy})
@@ -268,7 +286,7 @@ def test_state_of_one_rank_stops_the_run_unless_a_remedy_is_used(tmp_path: Path,
     if not remedy:
         assert "best/accuracy: it is not the same here as on rank 0" in ranks.rank_log(0)
         failed = [event for event in read_events(RunDir(tmp_path / "run")) if event["event"] == "save-failed"]
-        assert [event["step"] for event in failed] == [2]
+        assert [event["step"] for event in failed] == [1]
         assert "job.per_rank(best)" in str(failed[0]["error"])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 Path = tuple[Any, ...]
 DEEPEST = 128  # limit of levels; tree.py saves only states with fewer levels, because it rebuilds a state by recursion
 TENSORS = ("$tensor", "$array", "$scalar")
+VALUES = ("$float", "$int", "$dtype", "$device", "$enum")
 
 
 @dataclass(frozen=True)
@@ -86,5 +87,5 @@ def _children(skeleton: Any) -> Iterator[tuple[Any, Any]]:
         yield "_metadata", skeleton["$versions"]
     elif tag in ("$ordered", "$counter"):
         yield from _children(skeleton[tag])
-    elif tag not in (*TENSORS, "$float", "$int"):
+    elif tag not in (*TENSORS, *VALUES):
         raise ValueError(f"the state has a {tag}, which this version does not know")

@@ -14,7 +14,7 @@ from clusterdp.checkpoint.format.verified_reads import check_sizes, ranges_of, r
 from clusterdp.checkpoint.load.flat_reader import FlatReader, is_alone, live_tensors, new_tensors, read_own
 from clusterdp.checkpoint.state import as_built, machine, module_buffers, parameter_names, plain_holders, rng, stateful
 from clusterdp.checkpoint.state.rank_group import RankGroup, tried
-from clusterdp.checkpoint.state.tree import cloned, copied, dtype_name, is_sharded, key_of, unflatten
+from clusterdp.checkpoint.state.tree import as_bytes, cloned, copied, dtype_name, is_sharded, key_of, unflatten
 from clusterdp.storage import Storage
 from clusterdp.wording import some_of
 
@@ -259,6 +259,10 @@ def differences(
             found.setdefault(cast, []).append(place)
         elif layout is not None and place in known and not is_sharded(here):
             was, now = layout.get(place), strides.noted(tuple(here.shape), here.stride())
+            if isinstance(thing, torch.optim.Optimizer) and not torch.equal(
+                as_bytes(there.to(here.device)), as_bytes(here)
+            ):
+                found.setdefault("its load_state_dict() has changed the values", []).append(place)
             if was != now:
                 shape = tuple(here.shape)
                 lies = f"strides {was or strides.rows(shape)} when it was saved, {now or strides.rows(shape)} here"

@@ -44,6 +44,8 @@ def check(state: Mapping[Any, Any]) -> dict[str, Any]:
     holders = [thing for thing in state.values() if isinstance(thing, plain_holders.MetricHolder)]
     metrics = {id(part) for holder in holders for part in holder.parts.values()}
     for name, thing in state.items():
+        if isinstance(thing, plain_holders.HOLDERS) or _is_plain_optimizer(thing):
+            Flattener(sharded=True).flatten(thing.state_dict(), name)  # before a run fails at its first save
         if isinstance(thing, torch.nn.Module):
             _check_tensors(name, thing)
             for path, part in thing.named_modules():
@@ -53,6 +55,10 @@ def check(state: Mapping[Any, Any]) -> dict[str, Any]:
                         f"and differ between ranks. Put it into the state by itself, too: '{path}': {name}.{path}."
                     )
     return state
+
+
+def _is_plain_optimizer(thing: Any) -> bool:
+    return getattr(type(thing), "state_dict", None) is torch.optim.Optimizer.state_dict
 
 
 def _check_tensors(name: str, module: torch.nn.Module) -> None:

@@ -6,6 +6,7 @@ that JSON lacks becomes an object whose first key begins with `$`:
     {"$tensor": name}    {"$array": name} (numpy)    {"$scalar": name} (numpy)    {"$float": "inf"}    {"$int": "0x..."}
     {"$tuple": [...]}    {"$size": [...]} (torch.Size)    {"$dict": [[key, value], ...]} (keys that are not plain words)
     {"$ordered": dict}   {"$counter": dict}   {"$deque": [maxlen, [...]]}
+    {"$dtype": name}     {"$device": name}     {"$enum": [module, class, name]}
     {"$module": dict, "$versions": ...} (what Module.state_dict() returns)
 
 Any other type is refused with its key, because saving it would need pickle, and reading a pickle runs code.
@@ -18,6 +19,7 @@ import math
 import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
@@ -32,7 +34,8 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _DEPTH = 100  # limit of nested levels, because recursion has a limit, too; a tree that contains itself exceeds it
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _WHAT_IS_ALLOWED = (
-    "State may hold tensors, numpy arrays, None, bool, int, float, str, and lists, tuples, deques and dicts of these. "
+    "State may hold tensors, numpy arrays, None, bool, int, float, str, members of enums, dtypes, devices, and lists, "
+    "tuples, deques and dicts of these. "
     "Convert it in state_dict(), and back in load_state_dict()."
 )
 
@@ -106,11 +109,9 @@ class Flattener:
             return {tag: [self._flatten(item, f"{key}/{i}", depth - 1) for i, item in enumerate(value)]}
         if isinstance(value, dict):
             return self._flatten_dict(value, key, depth - 1)
-        if kind in (set, frozenset):
-            raise _refused(value, key, "Its order cannot be kept. Use a dict: dict.fromkeys(values).")
         if kind is deque:
             return {"$deque": [value.maxlen, self._flatten([*value], key, depth)]}
-        return self._flatten_numpy(value, key)
+        return self._flatten_rest(value, key)
 
     def _flatten_dict(self, value: dict[Any, Any], key: str, depth: int) -> Any:
         if type(value) not in (dict, OrderedDict, Counter):
@@ -135,7 +136,15 @@ class Flattener:
             return {"$module": plain, "$versions": self._flatten(dict(versions), f"{key}/_metadata", depth)}
         return plain
 
-    def _flatten_numpy(self, value: Any, key: str) -> Any:
+    def _flatten_rest(self, value: Any, key: str) -> Any:
+        if isinstance(value, torch.dtype):
+            return {"$dtype": str(value).removeprefix("torch.")}
+        if isinstance(value, torch.device):  # each rank has its own GPU
+            return {"$device": "cuda" if value.type == "cuda" else str(value)}
+        if isinstance(value, Enum):
+            return {"$enum": [type(value).__module__, type(value).__qualname__, value.name]}
+        if isinstance(value, (set, frozenset)):
+            raise _refused(value, key, "Its order cannot be kept. Use a dict: dict.fromkeys(values).")
         numpy = sys.modules.get("numpy")  # if numpy is not imported, there are no arrays
         if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
             raise _refused(value, key)
@@ -207,8 +216,23 @@ _BUILDERS: dict[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
     "$dict": lambda pairs, tensors: {unflatten(key, {}): unflatten(item, tensors) for key, item in pairs},
     "$ordered": lambda plain, tensors: OrderedDict(unflatten(plain, tensors)),
     "$counter": lambda plain, tensors: Counter(unflatten(plain, tensors)),
+    "$dtype": lambda name, tensors: getattr(torch, name),
+    "$device": lambda name, tensors: (
+        torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+    ),
+    "$enum": lambda names, tensors: _enum_member(*names),
     "$deque": lambda pair, tensors: deque(unflatten(pair[1], tensors), pair[0]),
 }
+
+
+def _enum_member(module: str, path: str, name: str) -> Enum:
+    """Returns a member of an Enum that the program has imported. Nothing is imported for it."""
+    found: Any = sys.modules.get(module)
+    for word in path.split("."):
+        found = getattr(found, word, None)
+    if not (isinstance(found, type) and issubclass(found, Enum) and name in found.__members__):
+        raise ValueError(f"the state has {module}.{path}.{name}, which the program does not have")
+    return found[name]
 
 
 def _key(key: Any, within: str) -> Any:

@@ -55,7 +55,7 @@ class SaveSchedule:
         self._taken: Moment | None = None  # the moment whose state is being written
         self.first = 0  # number of steps of the run before this loop
         self._rank, self._record, self._saving, self._meta = rank, record, saving, meta
-        self._lead_said = False
+        self._lead_said = self._checked = False
         self.forgotten: Forgotten | None = None
         self._tolerate = Tolerance(rank, record, "a checkpoint")
         self._next = time.monotonic() + (every_s or 0.0)
@@ -79,7 +79,13 @@ class SaveSchedule:
         return step, self._meta()["epoch"]
 
     def ask_if_due(self) -> None:
-        """Asks for a save if a save is due by rank 0's clock. The shared flags carry the request to the other ranks."""
+        """Asks for a save if a save is due by rank 0's clock. The shared flags carry the request to the other ranks.
+        After the first window, finds state that cannot be saved: the first save may come much later."""
+        if self.checkpointer is not None and not self._checked:
+            self._checked, began = True, time.monotonic()
+            with page.during(SAVE), self._tolerate(math.inf):
+                self.checkpointer.check(self._record.step)
+            self._discount(time.monotonic() - began)
         if self.every_s and self._rank.is_first and time.monotonic() >= self._next:
             self._rank.flags.set("save")
             self._next = math.inf  # no other save is requested until this save is done
