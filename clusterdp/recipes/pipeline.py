@@ -65,6 +65,8 @@ def main(job: JobHandle, epochs: int = 6, batch_size: int = 32, lr: float = 0.1,
         raise ConfigError(
             f"resources: {job.world_size} ranks cannot hold copies of {STAGES} stages. Ask for {STAGES}n."
         )
+    if batch_size % MICROBATCHES:  # gloo takes a shorter message than it expects, and the rest is of an earlier one
+        raise ConfigError(f"params.batch_size: {batch_size} cannot be cut into {MICROBATCHES} equal microbatches.")
     copies = job.world_size // STAGES
     mesh = init_device_mesh(job.device.type, (copies, STAGES), mesh_dim_names=("copy", "stage"))
     torch.manual_seed(0)  # equal weights in all copies

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
-from clusterdp.recipes import characters, first, linear, products
+from clusterdp.errors import ConfigError
+from clusterdp.recipes import characters, first, linear, pipeline, products
 from clusterdp.recipes.data.bundled import diabetes
 from clusterdp.train import JobHandle
 
@@ -13,6 +17,12 @@ from clusterdp.train import JobHandle
 def test_first_recipe_learns_a_sine_within_four_epochs(job: JobHandle) -> None:
     torch.manual_seed(0)
     assert first.main(job, epochs=4) < 0.4, "untrained, it is off by 0.6"
+
+
+def test_pipeline_recipe_refuses_unequal_microbatches() -> None:
+    job: Any = SimpleNamespace(world_size=2)
+    with pytest.raises(ConfigError, match=r"params\.batch_size: 30 cannot be cut into 4 equal microbatches"):
+        pipeline.main(job, batch_size=30)
 
 
 def test_linear_recipe_reaches_the_least_squares_error(job: JobHandle) -> None:
