@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,7 +133,7 @@ def test_training_waits_for_disk_space_after_too_many_failed_saves(
         if len(waited) == 3:
             disk.clear()
 
-    monkeypatch.setattr("clusterdp.train.loop.save_schedule.time.sleep", sleep)
+    monkeypatch.setattr(save_schedule, "time", SimpleNamespace(**{**vars(time), "sleep": sleep}))  # only there
     assert train(run, {5: disk.fill}) == list(range(48))
     assert len(waited) == 3
     assert run._run is not None

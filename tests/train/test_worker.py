@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import torch
 
 import clusterdp
 from tests.train import raw_loop
@@ -122,7 +122,7 @@ def test_rank_log_starts_with_rank_node_and_versions_and_worker_imports_lazily(t
     code, output = finish(worker(run), env)
     assert code == 0, output
     first, *rest = output.splitlines()
-    versions = f"clusterdp {clusterdp.__version__}, torch {version('torch')}, Python {platform.python_version()}"
+    versions = f"clusterdp {clusterdp.__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     assert first == f"clusterdp: rank 0 of 1 on n7, cpu; {versions}"
     assert rest == ["loaded:", "garbage is looked for: False True True"]
 
