@@ -15,11 +15,14 @@ import pytest
 import torch
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     Sampler,
+    Subset,
     TensorDataset,
     WeightedRandomSampler,
     get_worker_info,
@@ -380,6 +383,27 @@ def test_distributed_sampler_gives_each_sample_once_on_other_ranks(
     assert len(seen) == 24 + 2 * again
     assert set(seen) == set(range(24))
     assert f"each of the {then} goes on after {steps * first // then}: {again} come again. With a Dist" in said
+
+
+class Told(Noisy):
+    """Knows the epoch that it was told."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        return (torch.tensor([index, self.epoch]),)
+
+
+def test_nested_samplers_and_data_sets_are_told_the_epoch(job: JobHandle) -> None:
+    data = ConcatDataset([Subset(Told(), range(8))])
+    sampler = DistributedSampler(data, num_replicas=1, rank=0)
+    loader = DataLoader(data, batch_sampler=BatchSampler(sampler, 8, False))
+    epochs = [batch.tolist() for (batch,) in job.loop(loader, {}, epochs=2)]
+    assert [{epoch for _, epoch in rows} for rows in epochs] == [{0}, {1}]
+    assert [index for index, _ in epochs[0]] != [index for index, _ in epochs[1]]
 
 
 def test_rank_with_surplus_batches_resumes_with_the_next_epoch(attempt: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -639,7 +639,7 @@ def test_loop_reports_loaders_with_all_samples_on_every_rank(tmp_path: Path) -> 
     assert batches == others
     parts = ranks.rank_log(0).split("<")[1:]
     reported = [part.split(">")[0] for part in parts if "each of the 2 ranks trains on all samples" in part]
-    assert reported == ["shuffled", "in order", "iterable", "list", "stream"]
+    assert reported == ["shuffled", "in order", "iterable", "list", "stream", "reader"]
     assert ranks.log.count("job.loader(data, batch_size) deals them out") == len(reported)
 
 

@@ -534,6 +534,7 @@ def reports_of_loaders(job: JobHandle) -> dict[str, int]:
         "iterable": Iterated(range(12)),
         "list": [*Iterated(range(12))],
         "stream": DataLoader(Stream(range(12)), 2),
+        "reader": [[(numpy.arange(8.0) + number, number)] for number in range(3)],
         "dealt out": DataLoader(whole, 2, sampler=DistributedSampler(whole)),
         "ours": job.loader(whole, 2),
         "own part, shuffled": DataLoader(own, 2, shuffle=True),

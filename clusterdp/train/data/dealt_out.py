@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_convert
 
 from clusterdp.train.data.prefetch import map_tensors
 
@@ -58,7 +58,7 @@ def of_data_set(loader: Any) -> str | None:
 
 
 def of_batch(batch: Any) -> str | None:
-    """Returns a digest of the tensors in a batch; None if they hold too few numbers to identify the batch."""
+    """Returns a digest of a batch's tensors and arrays; None if they hold too few numbers to identify the batch."""
     digests: list[str] = []
     values = 0
 
@@ -68,7 +68,7 @@ def of_batch(batch: Any) -> str | None:
         digests.append(_digest(tensor))
 
     try:
-        map_tensors(batch, look)
+        map_tensors(default_convert(batch), look)  # type: ignore[no-untyped-call]
     except (RuntimeError, TypeError):  # sparse and nested tensors cannot be viewed in this way
         return None
     return " ".join(digests) if values >= VALUES else None

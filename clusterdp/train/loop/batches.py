@@ -19,9 +19,10 @@ from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, Sampler, TensorDataset
 
 from clusterdp.checkpoint.state import rng
+from clusterdp.checkpoint.state.generators import reached
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.data.batch_mark import LastBatch, mark_of
 from clusterdp.train.data.dealt_out import is_whole, of_batch, of_data_set
@@ -383,10 +384,12 @@ class Batches(Generic[Batch]):
         return iterator
 
     def tell_epoch(self) -> None:
-        """Calls set_epoch() of the loader's parts, before the epoch is handed out, so that the epoch's length and
-        position are right."""
+        """Calls set_epoch() of the loader, its samplers and data sets, also within others, before the epoch is handed
+        out, so that the epoch's length and position are right."""
         loader = self.loader
-        for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
+        parts = [loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))]
+        parts += [part for _, part in reached(loader) if isinstance(part, Sampler | Dataset)]
+        for part in {id(part): part for part in parts}.values():
             if callable(set_epoch := getattr(part, "set_epoch", None)):
                 set_epoch(self.position.epoch)
 
