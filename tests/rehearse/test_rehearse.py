@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clusterdp.fakeslurm.core import processes
+from clusterdp import procfs
 from tests.waiting import wait_for
 
 pytestmark = [
@@ -120,7 +120,14 @@ def test_ctrl_c_leaves_no_process_behind(project: Path) -> None:
         command, cwd=project, env=environ, stdin=subprocess.DEVNULL, start_new_session=True
     ) as process:
         run = project / "here/undisturbed"
-        wait_for("the ranks", lambda: bool(processes.marked(f"CLUSTERDP_RUN_DIR={run}")), 60)
+
+        def below() -> list[int]:
+            return procfs.descendants(process.pid)
+
+        wait_for(
+            "the ranks", lambda: any(procfs.environ(pid).get("CLUSTERDP_RUN_DIR") == str(run) for pid in below()), 60
+        )
+        there = below()
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(30) == 130
-    wait_for("the end of all", lambda: not processes.marked(f"TMPDIR={project}"), 20)
+    wait_for("the end of all", lambda: not any(procfs.is_alive(pid) for pid in there), 20)
