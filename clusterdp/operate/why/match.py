@@ -21,7 +21,7 @@ BEFORE = 12  # lines before a traceback that may show its cause: a CUDA assertio
 LONGEST = 2000  # characters of a line that are searched
 # Words in a file's path, or in a message below the level of an error, are no evidence. (NCCL calls its errors WARN.)
 PATH = re.compile(
-    r"(['\"])(?!/dev/shm|[a-z]+://|\S*/\.triton/)[^'\"\s]*/[^'\"]*\1|(?<![\w/:])/?(?:[\w.@+~-]+/)+[\w.@+~-]+\.pyc?\b"
+    r"(['\"])(?!/dev/shm|[a-z]+://|[\w./~-]*/\.triton/)[^'\"\s]*/[^'\"]*\1|(?<![\w.@+~/:-])/?(?:[\w.@+~-]+/)+[\w.@+~-]+\.pyc?\b"
 )
 BELOW_ERROR = re.compile(
     r"(?:[^a-z]{0,60}|.{0,60}[\s:.\[(])(?:TRACE|DEBUG|INFO|NOTICE|WARNING|[A-Za-z]*Warning)\b|\[?[DIW]\d{4} "
