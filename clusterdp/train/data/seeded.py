@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ class SeededDataset(Dataset[Any]):
         if looks:
             self._own = generators_of(self.dataset)
         seed_streams(self._batch)
-        with seeded(self._own, self._batch):
+        with seeded(self._own, self._batch) if self._own else nullcontext():
             made = fetch()
         if looks and (own := generators_of(self.dataset)).keys() != self._own.keys():
             self._own = own  # the first sample has made a generator, and draws from it once more
@@ -104,11 +105,15 @@ class _SeededCollation:
     def __init__(self, dataset: SeededDataset, collate_fn: Callable[[Any], Any]):
         self.dataset = dataset
         self.collate_fn = collate_fn
+        self._own: dict[str, Any] = {}
+        self._looked = -1
 
     def __call__(self, samples: Any) -> Any:
         with scratch_streams():
             seed_streams(seed := mixed_seed(self.dataset._batch, COLLATION))
-            with seeded(generators_of(self.collate_fn), seed):
+            if self._looked != self.dataset._looked:  # once an epoch: looking through a tokenizer takes 3 ms
+                self._looked, self._own = self.dataset._looked, generators_of(self.collate_fn)
+            with seeded(self._own, seed):
                 return self.collate_fn(samples)
 
 
