@@ -31,6 +31,8 @@ ANSWERS = r"""
     sbatch -t 120 --deadline=now+1hour --time-min=90 --wrap=true | 1 | failed: Invalid time-min
     sbatch -t 40 --deadline=now+1hour --begin=now+30minutes --wrap=true | 1 | failed: Requested time limit
     sbatch -t 10 --deadline=now+1hour --begin=now+2hours --wrap=true | 1 | Incompatible begin and deadline
+    sbatch -N 1,x --wrap=true | 255 | "x" is not a valid node count
+    bash -c 'scontrol show job $(sbatch --parsable --hold -N 4,1-2 --wrap=true)' | 0 | NumNodes=1-2,4
     srun -N2 -m plane=0 true | 255 | srun: error: Invalid plane size
     srun -C nosuch true | 1 | srun: error: Unable to allocate resources: Invalid feature specification
 """

@@ -182,6 +182,13 @@ def test_schedule_leaves_the_model_unchanged(model: Model) -> None:
     assert pickle.dumps(model) == before
 
 
+def test_list_of_numbers_of_nodes_allows_no_number_between(model: Model) -> None:
+    job = add(model, min_nodes=1, max_nodes=4, node_counts=[1, 2, 4])
+    assert len(placement(model, job)) == 4
+    model.nodes["n4"].drain = True
+    assert len(placement(model, job)) == 2
+
+
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [

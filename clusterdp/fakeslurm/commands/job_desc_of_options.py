@@ -44,7 +44,7 @@ def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn, releas
         warn(f"{options.command}: {release.warning}: {less}")
         nodes = (tasks, tasks)
     nodelist = options.hosts("nodelist") or _node_file(options, folder)
-    too_many = nodes and nodes[1] is not None and len(nodelist) > nodes[1]
+    too_many = nodes and len(nodelist) > nodes[1]
     if nodes and too_many and not release.nodelist_may_be_longer:
         raise Refusal(f"{options.command}: error: invalid number of nodes (-N {len(nodelist)}-{nodes[1]})")
     if per_node and tasks is None:
@@ -52,6 +52,7 @@ def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn, releas
         tasks = (nodes[0] if nodes else len(nodelist) or 1) * per_node
     if nodes:
         desc.min_nodes, desc.max_nodes, desc.nodes_asked = nodes[0], nodes[1], True
+        desc.node_counts = options.node_counts()
     elif nodelist:
         desc.min_nodes = len(nodelist)
     elif per_node and tasks:

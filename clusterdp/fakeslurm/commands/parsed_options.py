@@ -65,11 +65,18 @@ class ParsedOptions:
             raise Refusal(f'{self.command}: error: Invalid numeric value "{text}" for --{name}.', 1)
         return int(text)
 
-    def nodes(self) -> tuple[int, int | None] | None:
+    def nodes(self) -> tuple[int, int] | None:
         """Returns --nodes as (minimum, maximum)."""
-        text = self.values.get("nodes")
-        if text is None:
-            return None
+        sizes = [self._range(part) for part in self.values.get("nodes", "").split(",") if part]
+        return (min(sizes)[0], max(most for _, most in sizes)) if sizes else None
+
+    def node_counts(self) -> list[int]:
+        """Returns the numbers of nodes that a list like --nodes=1-2,4 allows; empty for a single range."""
+        text = self.values.get("nodes", "")
+        ranges = [self._range(part) for part in text.split(",") if part] if "," in text else []
+        return sorted({count for least, most in ranges for count in range(least, most + 1)})
+
+    def _range(self, text: str) -> tuple[int, int]:
         low, dash, high = text.partition("-")
         for part in (low, high):
             if part and not re.fullmatch(r"\d+[kKmM]?", part):

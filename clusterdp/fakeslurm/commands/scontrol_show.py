@@ -86,16 +86,14 @@ def _size(job: JobRecord, row: SqueueJob, details: bool) -> list[str]:
     desc = job.desc
     nodes, cpus, release = row.number_of_nodes, row.cpus, row.controller.settings.release
     never_ran = job.over and not job.past
+    numbers = (ranges(desc.node_counts) if job.waits else "") or f"{nodes}{_most_nodes(job, nodes, release)}"
     least = desc.tasks if desc.tasks is not None else max(nodes, desc.min_nodes)
     of_nodes = nodes * (desc.tasks_per_node or 0) if desc.tasks is None or release.tasks_fill_nodes else 0
     tasks = "N/A" if never_ran and desc.tasks is None else max(least, of_nodes)
     tres = {"TRES": row.tres, "ReqTRES": row.asked_tres, "AllocTRES": row.tres if job.held_shares else "(null)"}
     each, threads = desc.cpus_per_task or 1, "1" if desc.hint == "nomultithread" else "*"
     lines = [
-        (
-            f"NumNodes={nodes}{_most_nodes(job, nodes, release)} NumCPUs={cpus} NumTasks={tasks} CPUs/Task={each} "
-            f"ReqB:S:C:T=0:0:*:{threads}"
-        ),
+        (f"NumNodes={numbers} NumCPUs={cpus} NumTasks={tasks} CPUs/Task={each} ReqB:S:C:T=0:0:*:{threads}"),
         *(f"{name}={tres[name]}" for name in release.tres_lines),
         f"Socks/Node=* NtasksPerN:B:S:C={desc.tasks_per_node or 0}:0:*:* CoreSpec=*",
     ]

@@ -74,7 +74,11 @@ class SqueueJob:
         # The minimum number of nodes, for a job that has no nodes yet.
         most = max(node.cpus for node in self.controller.model.nodes.values())
         of_a_node = job.desc.tasks_per_node or max(1, most // (job.desc.cpus_per_task or 1))
-        return max(job.desc.min_nodes, -(-(job.desc.tasks or 1) // of_a_node))
+        least = max(job.desc.min_nodes, -(-(job.desc.tasks or 1) // of_a_node))
+        # Once the scheduler has looked at a job with a range of nodes, the job shows the most that it may get.
+        looked_at = job.waits and job.last_sched and not job.held and job.reason not in ("Dependency", "BeginTime")
+        most = min(job.desc.max_nodes or 0, len(self.controller.model.nodes))
+        return max(least, most) if looked_at and self.controller.settings.release.most_nodes_shown else least
 
     @property
     def tres(self) -> str:

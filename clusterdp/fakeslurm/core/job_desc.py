@@ -32,6 +32,7 @@ class JobDesc:
     min_nodes: int = 1
     max_nodes: int | None = None
     nodes_asked: bool = False
+    node_counts: list[int] = field(default_factory=list)  # of a list like --nodes=1-2,4
     tasks: int | None = None
     tasks_asked: bool = True  # whether --ntasks is given; else `tasks` follows from --ntasks-per-node
     tasks_per_node: int | None = None

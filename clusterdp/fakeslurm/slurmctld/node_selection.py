@@ -293,7 +293,11 @@ def place(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> li
 
     `candidates`: the nodes that the job may use, in the cluster's order. `place` checks the features of these nodes.
     """
-    for wanted in constraints.alternatives(desc.features):
+    for count in reversed(desc.node_counts):
+        one = replace(desc, min_nodes=count, max_nodes=count, node_counts=[])
+        if shares := place(one, candidates, release):
+            return shares
+    for wanted in [] if desc.node_counts else constraints.alternatives(desc.features):
         taken = choose(desc, [free for free in candidates if constraints.has(free.node.features, wanted)], release)
         if taken:
             return _share_out(desc, taken, release)
