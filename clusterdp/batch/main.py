@@ -174,8 +174,9 @@ def prepare(given: Words) -> ThisAttempt:
     for name in OWN:
         environ.pop(os.fsencode(name), None)
     rules = read_rules(folder)
-    if os.environ.get("SLURM_JOB_NUM_NODES"):  # the request may have been changed since, by sbatch's user or scontrol
-        rules = rules._replace(nodes=max(job.node_count - rules.spare_nodes, 1))
+    # As in the script: the request may have been changed since, by sbatch's user or scontrol.
+    if os.environ.get("SLURM_JOB_NUM_NODES") and not rules.spare_nodes:
+        rules = rules._replace(nodes=job.node_count)
     return ThisAttempt(job, rules, Children(environ))
 
 

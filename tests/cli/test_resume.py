@@ -21,6 +21,7 @@ echo $id
 """
 # In either format: with a job's script, or with the reason that it waits and its nodes.
 SQUEUE = """#!/bin/bash
+if [[ $* == *%r* ]]; then echo 'JOBID|STATE|REASON|NODELIST'; else echo 'ARRAY_JOB_ID|STATE|COMMAND'; fi
 cat "$QUEUE"/*/row 2>/dev/null | if [[ $* == *%r* ]]; then sed 's/[^|]*$/|/'; else cat; fi
 """
 

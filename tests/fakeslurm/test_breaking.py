@@ -199,10 +199,10 @@ def test_begin_and_deadline_times_follow_the_advanced_clock(desk: Desk) -> None:
     desk.until(lambda: desk.field(job, "Reason") == "BeginTime", "the reason why it waits")
     desk.cluster.advance(3600)
     desk.cluster.wait(job, "COMPLETED")
-    job = desk.submit("--deadline=now+2hours", "--hold", script="true")
-    desk.cluster.advance(2 * 3600 - 60)
+    job = desk.submit("--deadline=now+2hours", "--time=1", "--hold", script="true")
+    desk.cluster.advance(2 * 3600 - 120)
     assert desk.field(job, "JobState") == "PENDING"
-    desk.cluster.advance(61)
+    desk.cluster.advance(61)  # the time limit no longer fits
     desk.cluster.wait(job, "DEADLINE")
 
 

@@ -226,17 +226,17 @@ def test_sbatch_requests_one_task_per_rank_or_one_per_node_under_torchrun() -> N
     assert "#SBATCH --ntasks-per-node=4\n#SBATCH --cpus-per-task=3\n" in ranks
     agents = rendered({"command": "true", "resources": size, "launch": {"launcher": "torchrun"}})
     assert "#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=12\n" in agents
-    assert "--nnodes=2 --nproc-per-node=4" in agents
+    assert "job_nodes=${SLURM_JOB_NUM_NODES:-2} " in agents and '--nnodes="$job_nodes" --nproc-per-node=4' in agents
 
 
 def test_spare_nodes_are_requested_and_left_to_the_batch_program() -> None:
     resources = {"nodes": 2, "spare_nodes": 1, "tasks_per_node": 4, "gpus_per_node": 4}
     ranks = rendered({"command": "true", "resources": resources})
     agents = rendered({"command": "train.py", "resources": resources, "launch": {"launcher": "torchrun"}})
-    for text, tasks in ((ranks, 8), (agents, 2)):
+    for text, tasks in ((ranks, "$((job_nodes * 4))"), (agents, '"$job_nodes"')):
         assert text.count("#SBATCH --nodes=3\n") == text.count("#SBATCH --no-kill\n") == 1
-        assert f"step=(srun --nodes=2 --ntasks={tasks} " in text
-    assert "--nnodes=2 --nproc-per-node=4" in agents
+        assert "job_nodes=2 " in text and f'step=(srun --nodes="$job_nodes" --ntasks={tasks} ' in text
+    assert "job_nodes=${SLURM_JOB_NUM_NODES:-2} " in agents and '--nnodes="$job_nodes" --nproc-per-node=4' in agents
     assert "NODE_RANK=$((SLURM_PROCID / 4))\n" in ranks, "SLURM_NODEID follows the sorted nodes"
 
 

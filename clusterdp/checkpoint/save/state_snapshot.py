@@ -178,7 +178,12 @@ def _take_here(
         raise StateError(f"{next(iter(note.tensors))}: meta is for small values, not tensors. Put it into the state.")
     whole = StatePart.of(shared, changed, sharded=True)
     links = plain_holders.links({name: state[name] for name in own}, built)
-    of_rank = {"rng": rng.capture(), "machine": machine.describe(), "objects": own, "links": links}
+    of_rank = {
+        "rng": rng.capture(),
+        "machine": machine.describe(),
+        "objects": own,
+        **({"links": links} if links else {}),
+    }
     return StateSnapshot(whole, StatePart.of(of_rank), step, note.skeleton["meta"])
 
 
