@@ -236,7 +236,7 @@ def test_spare_nodes_are_requested_and_left_to_the_batch_program() -> None:
     for text, tasks in ((ranks, "$((job_nodes * 4))"), (agents, '"$job_nodes"')):
         assert text.count("#SBATCH --nodes=3\n") == text.count("#SBATCH --no-kill\n") == 1
         assert "job_nodes=2 " in text and f'step=(srun --nodes="$job_nodes" --ntasks={tasks} ' in text
-    assert "job_nodes=${SLURM_JOB_NUM_NODES:-2} " in agents and '--nnodes="$job_nodes" --nproc-per-node=4' in agents
+    assert '--nnodes="$job_nodes" --nproc-per-node=4' in agents
     assert "NODE_RANK=$((SLURM_PROCID / 4))\n" in ranks, "SLURM_NODEID follows the sorted nodes"
 
 

@@ -397,7 +397,7 @@ class Told(Noisy):
         return (torch.tensor([index, self.epoch]),)
 
 
-def test_nested_samplers_and_data_sets_are_told_the_epoch(job: JobHandle) -> None:
+def test_nested_samplers_and_data_sets_know_the_epoch(job: JobHandle) -> None:
     data = ConcatDataset([Subset(Told(), range(8))])
     sampler = DistributedSampler(data, num_replicas=1, rank=0)
     loader = DataLoader(data, batch_sampler=BatchSampler(sampler, 8, False))
