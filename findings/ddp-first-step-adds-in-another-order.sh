@@ -13,7 +13,7 @@ set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m venv "$dir/venv"
-"$dir/venv/bin/pip" install --quiet torch==2.13.0
+"$dir/venv/bin/python" -m pip install --quiet torch==2.13.0
 "$dir/venv/bin/python" - "$dir/work" >"$dir/seen" 2>"$dir/stderr" <<'PROGRAM' || { cat "$dir/stderr"; exit 1; }
 import sys
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "findings"
 SCRIPTS = sorted(FOLDER.glob("*.sh"))
-INSTALL = re.compile(r"pip\" install --quiet (.+)")
+INSTALL = re.compile(r"pip install --quiet (.+)")
 NEEDED = ("#!/usr/bin/env bash\n# ", "\nset -euo pipefail\n", "$(mktemp -d)\n", "\ntrap ", "\n# Guess: ", "\n# Seen 20")
 
 
