@@ -68,6 +68,7 @@ def test_loop_records_step_and_phase_for_the_hang_watcher(seen: list[int], job: 
     found.append(("after", at(seen)))
     step = [("loader", "data"), ("body", "step"), ("backward", "backward"), ("mine", "backward")]
     assert found[:4] == [(name, (0, "first step")) for name, _ in step]
+    assert found.pop(4) == ("saving", (1, "save")), "whether the state can be saved is known after the first step"
     assert found[4:12] == [(name, (number, phase)) for number in (1, 2) for name, phase in step]
     assert found[12:] == [
         ("saving", (3, "save")),
