@@ -11,11 +11,8 @@ from clusterdp.cli.parser import CliParser
 ABOUT = """\
 print what the ranks printed
 
-Lines of several ranks are in the order of the times that they begin with, where
-the program prints some. A line without one belongs to the line before. Lines
-before the first time of a log come first, rank by rank: so do all of a log that
-has none. No time is made up. With -f lines come as they are printed, in this
-order within each look."""
+Of several ranks, one log is printed after the other. With -f, lines come as they
+are printed, and by rank within each look."""
 
 
 def add_to(sub: CliParser) -> None:
@@ -24,7 +21,6 @@ def add_to(sub: CliParser) -> None:
     sub.add_argument("--all", action="store_true", help="all ranks, each line with its rank")
     sub.add_argument("--attempt", metavar="A", help="2, 4242.1, or all; default: the newest")
     sub.add_argument("--errors", action="store_true", help="only what looks like an error; the same of many ranks once")
-    sub.add_argument("--since", metavar="TIME", help="10m, 2h, 14:30 or 2026-11-23T14:30")
     count = "the last N lines of each log, or N errors; default: all, on a terminal some 1,000 lines"
     sub.add_argument("-n", "--tail", metavar="N", help=count)
     sub.add_argument("-f", "--follow", action="store_true", help="go on, over attempts, until the run is over")
@@ -39,7 +35,6 @@ def logs(options: argparse.Namespace) -> int:
         every=options.all,
         attempt=options.attempt,
         errors=options.errors,
-        since=options.since,
         last=options.tail,
         follow=options.follow,
         terminal=sys.stdout.isatty(),

@@ -194,7 +194,6 @@ WORDS = {  # what is typed, and what the answer has
     ("profile", "x.yaml", "--steps", "many"): "--steps: 'many' is not a whole number",
     ("profile", "x.yaml", "--steps"): "--steps: has no value",
     ("logs", "--rank", "x"): "--rank: 'x' is not a list of ranks. Write e.g. 3 or 0,3,8-15.",
-    ("logs", "--since", "x"): "--since: 'x' is not a time",
     ("configs", "digts"): "digits",
     ("resume", "--from"): "--from: has no value",
     ("checkpoint",): "is missing",

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clusterdp.errors import ConfigError
-from clusterdp.operate.find.since import read_since
 from clusterdp.wording import ranges
 
 ON_A_TERMINAL = 1000  # lines that a terminal gets, unless -n is given
@@ -68,7 +67,6 @@ class Choice:
 
     ranks: Ranks | None = RANK_0  # None: all
     attempt: str | None = None  # a name (`123.1`), a number (`2`) or `all`; None: the newest attempt
-    since: float | None = None  # in seconds since 1970
     last: int | None = None  # last lines of each log to print, or with `errors` the last errors; None: all
     errors: bool = False
     follow: bool = False
@@ -82,11 +80,9 @@ class Choice:
         every: bool = False,
         attempt: str | None = None,
         errors: bool = False,
-        since: str | None = None,
         last: str | None = None,
         follow: bool = False,
         terminal: bool = False,
-        now: float | None = None,
     ) -> Choice:
         """Returns the choice that the options describe. Raises ConfigError for an invalid option, with its name.
         `terminal` means that a person reads the output: a long log is then printed as a whole only on request."""
@@ -94,10 +90,10 @@ class Choice:
             raise ConfigError("--rank and --all: are two answers to one question. Give one of them.")
         ranks = None if every or (errors and rank is None) else Ranks.read(rank or "0")
         count = _count(last)
-        unasked = terminal and last is None and since is None and not errors
+        unasked = terminal and last is None and not errors
         if unasked:
             count = ON_A_TERMINAL
-        return cls(ranks, attempt, None if since is None else read_since(since, now), count, errors, follow, unasked)
+        return cls(ranks, attempt, count, errors, follow, unasked)
 
     @property
     def labelled(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from clusterdp.errors import RunError
 from clusterdp.operate.logs.choice import Choice, in_words, named
 from clusterdp.operate.logs.errors import BATCH
-from clusterdp.operate.logs.timed_log import TimedLog, same_file
+from clusterdp.operate.logs.rank_log import RankLog, same_file
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.log_files import batch_log, rank_logs
@@ -44,7 +44,7 @@ def announcement(attempt: AttemptHistory) -> str:
     return f"attempt {attempt.number} ({attempt.name})"
 
 
-def chosen_logs(history: RunHistory, attempt: AttemptHistory, choice: Choice, seen: set[Path]) -> list[TimedLog]:
+def chosen_logs(history: RunHistory, attempt: AttemptHistory, choice: Choice, seen: set[Path]) -> list[RankLog]:
     """Returns the logs ordered by rank. If errors of all ranks are wanted, the batch script's log comes last. `seen`
     has the log files of earlier attempts; new files are added to `seen`. Raises RunError if the attempt has logs, but
     no log of a wanted rank."""
@@ -61,7 +61,7 @@ def chosen_logs(history: RunHistory, attempt: AttemptHistory, choice: Choice, se
     for rank, path in chosen:
         if (file := same_file(path)) not in seen:
             seen.add(file)
-            logs.append(TimedLog(rank, path, attempt.started))
+            logs.append(RankLog(rank, path))
     return logs
 
 

@@ -8,20 +8,13 @@ from dataclasses import dataclass, field
 
 from clusterdp.operate.logs.choice import named
 from clusterdp.operate.logs.printer import Printer
-from clusterdp.operate.logs.timed_log import (
-    AT_FIRST,
-    EXCEPTION,
-    LONGEST_TRACEBACK,
-    PATIENCE,
-    SIGNS,
-    TimedLog,
-    TracebackLines,
-    time_in,
-    without_time,
-)
+from clusterdp.operate.logs.rank_log import RankLog, last_state
+from clusterdp.operate.logs.traceback_lines import EXCEPTION, SIGNS, TracebackLines
 
 BATCH = -1  # rank number that stands for the batch script
 CHUNK = 256 << 10  # bytes of a log that are read at a time
+LONGEST_TRACEBACK = 1000  # lines
+PATIENCE = 4  # number of polls for which an unfinished traceback is held back
 DISTINCT = 1000  # different errors that are kept; further errors are only counted
 LONGEST_LINE = 2000  # characters of a line that are shown
 MOST_OF_A_LINE = 16 << 20  # characters of an unfinished line that are kept in memory
@@ -44,7 +37,8 @@ LINE = re.compile(
 )
 # Parts of an error's text that differ between ranks
 OWN = re.compile(
-    r"0x[0-9a-fA-F]+|\[?\b[Rr]ank[ =:]?\d+\]?|\b(?:cuda:|GPU |gpu |pid[ =:]+|PID[ =:]+)\d+"
+    r"(?:\b\d{2,4}[-/]\d\d[-/]\d{2,4}[T ,]+|\b[A-Z]\d{4} |\b)\d\d:\d\d:\d\d(?:[.,]\d+)?Z?"  # date and time
+    r"|0x[0-9a-fA-F]+|\[?\b[Rr]ank[ =:]?\d+\]?|\b(?:cuda:|GPU |gpu |pid[ =:]+|PID[ =:]+)\d+"
     r"|^\S+:\d+:\d+ \[\d+\]"  # host, process, thread and device, as NCCL prints them
 )
 
@@ -53,7 +47,6 @@ OWN = re.compile(
 class Error:
     """An error that the logs of one or several ranks contain."""
 
-    time: float  # time of the first line, or of the last line before it with a time
     lines: list[str]
     ranks: set[int] = field(default_factory=set)
     count: int = 0
@@ -62,15 +55,12 @@ class Error:
 class ErrorFinder:
     """Finds the errors in one log. To be fast, text that contains none of WORDS is not even split into lines."""
 
-    def __init__(self, log: TimedLog):
+    def __init__(self, log: RankLog):
         self.log = log
-        self._time = AT_FIRST
         self._lines: list[str] = []  # lines of the current error
-        self._begun = AT_FIRST  # time of the current error
         self._traceback = TracebackLines()
         self._looks = 0  # number of calls of errors() since the last new text
         self._rest = ""  # the text of an unfinished line
-        self._before = ""  # the end of the text that was skipped because it has no error
 
     def errors(self, final: bool) -> Iterator[Error]:
         """Yields the errors in the log's new text. If the last error may not be complete yet, it is yielded by a later
@@ -83,13 +73,10 @@ class ErrorFinder:
             self._rest = self._rest[:MOST_OF_A_LINE]
             whole += cut
             if not self._lines and not any(word in whole for word in WORDS) and not whole.startswith(("E", "F")):
-                self._before = whole[-4096:] or self._before
                 continue
-            self._catch_up()
             for line in whole.split("\n")[:-1]:
                 yield from self._line(line)
         if final and self._rest:
-            self._catch_up()
             yield from self._line(self._rest)
             self._rest = ""
         self._looks = 0 if new else self._looks + 1
@@ -100,33 +87,18 @@ class ErrorFinder:
     def waits(self) -> bool:
         return bool(self._lines)
 
-    def _catch_up(self) -> None:
-        for line in self._before.split("\n"):
-            self._read_time(line)
-        self._before = ""
-
-    def _read_time(self, line: str) -> None:
-        found = time_in(line, self.log.near if self._time == AT_FIRST else self._time)
-        if found is not None:
-            self._time = max(self._time, found)
-
     def _line(self, line: str) -> Iterator[Error]:
-        if "\r" in line:
-            line = line.rstrip("\r").rpartition("\r")[2]
+        line = last_state(line)
         if self._traceback.state == EXCEPTION and self._traceback.begins(line):  # not a chained traceback
             yield from self._end()
-        if self._traceback.state or self._traceback.begins(line):
-            before = bool(self._traceback.state)
-            if self._traceback.takes(line) and len(self._lines) < LONGEST_TRACEBACK:
-                if not before and not self._lines:
-                    self._begun = self._time
-                self._lines.append(line)
-                return
+        in_traceback = (self._traceback.state or self._traceback.begins(line)) and self._traceback.takes(line)
+        if in_traceback and len(self._lines) < LONGEST_TRACEBACK:
+            self._lines.append(line)
+            return
         yield from self._end()
-        self._read_time(line)
         worth_a_look = any(word in line for word in WORDS) or line.startswith(("E", "F"))
         if worth_a_look and LINE.search(line, 0, LONGEST_LINE):
-            self._lines, self._begun = [line], self._time  # a traceback may follow this line
+            self._lines = [line]  # a traceback may follow this line
 
     def _end(self) -> Iterator[Error]:
         lines, self._lines = self._lines, []
@@ -134,12 +106,12 @@ class ErrorFinder:
         while lines and not lines[-1].strip():
             lines.pop()
         if lines:
-            yield Error(self._begun, [_shortened(line) for line in lines], {self.log.rank}, 1)
+            yield Error([_shortened(line) for line in lines], {self.log.rank}, 1)
 
 
 class ErrorReport:
-    """Collects errors and prints them ordered by time. An error of several ranks is printed once. Errors without a time
-    come first, ordered by rank."""
+    """Collects errors and prints them by rank, each rank's in the order of its log. An error of several ranks is
+    printed once."""
 
     def __init__(self, batch: str = "batch script") -> None:
         self.batch = batch  # name that is printed in place of a rank
@@ -153,7 +125,6 @@ class ErrorReport:
                 known = self._found[key]
                 known.ranks |= error.ranks
                 known.count += error.count
-                known.time = min(known.time, error.time)
             elif len(self._found) < DISTINCT:
                 self._found[key] = error
             else:
@@ -162,7 +133,7 @@ class ErrorReport:
     def print(self, printer: Printer, last: int | None = None) -> int:
         """Prints and forgets the errors, and returns their number. With `last`, only that many errors at the end are
         printed."""
-        errors = sorted(self._found.values(), key=lambda error: (error.time, min(error.ranks)))
+        errors = sorted(self._found.values(), key=lambda error: min(error.ranks))
         shown = errors if last is None else errors[max(0, len(errors) - last) :]
         if left_out := len(errors) - len(shown):
             printer.notice(f"{left_out} earlier; -n all shows them")
@@ -186,7 +157,7 @@ class ErrorReport:
 
 
 def _key(lines: list[str]) -> str:
-    return "\n".join(OWN.sub("#", without_time(line).strip()) for line in lines)
+    return "\n".join(OWN.sub("#", line.strip()) for line in lines)
 
 
 def _shortened(line: str) -> str:

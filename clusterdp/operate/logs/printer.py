@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TextIO
 
-from clusterdp.operate.logs.timed_log import Line
 from clusterdp.operate.output.formatting import Colour
 
 STYLES = ("cyan", "yellow", "green", "magenta", "blue")  # no red, which is for errors
@@ -19,7 +18,6 @@ class Printer:
     def __init__(self, out: TextIO, labelled: bool):
         self.out, self.labelled = out, labelled
         self.colour = Colour(out)
-        self.printed = False  # True after the first text of a log
         self._width = 1
         self._rank: int | None = None  # rank of the last text
         self._at_start = True  # True if the next text begins a line
@@ -30,14 +28,9 @@ class Printer:
         """Sets the width of labels, so that the labels of these ranks are equally wide."""
         self._width = max(self._width, len(str(max(ranks, default=0))))
 
-    def lines(self, lines: Iterable[Line]) -> None:
-        for _, rank, text in lines:
-            self.text(text, rank)
-
     def text(self, text: str, rank: int) -> None:
         """Prints a part of a rank's log. If lines are labelled, the text must be a single line. If the text does not
         end in \\n, the next text continues the line."""
-        self.printed = True
         if self.labelled and not self._at_start and rank != self._rank:
             self._write("\n")
         if self.labelled and self._at_start:

@@ -14,8 +14,8 @@ from clusterdp.operate.logs.choice import Choice, named
 from clusterdp.operate.logs.chosen import announcement, attempt_of, attempts_of, chosen_logs, logs_in
 from clusterdp.operate.logs.errors import BATCH, ErrorFinder, ErrorReport
 from clusterdp.operate.logs.printer import Printer
-from clusterdp.operate.logs.timed_log import TimedLog, merged, same_file
-from clusterdp.operate.output.formatting import clock, shown_path
+from clusterdp.operate.logs.rank_log import RankLog, same_file
+from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.output.terminal import for_logs
 from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.log_files import batch_log, rank_logs
@@ -25,7 +25,6 @@ from clusterdp.operate.status.follow import Pace, follow
 from clusterdp.operate.why.first_failure import recorded_failure
 from clusterdp.plainfile import open_plain
 from clusterdp.rundir import RunDir
-from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.tail import last_lines
 
 ASKED_A_SECOND = 1000  # stat() calls a second, for all files without new text together
@@ -72,29 +71,25 @@ def _print(history: RunHistory, choice: Choice, printer: Printer) -> None:
         if choice.errors:
             found += _print_errors(history, attempt, logs, choice, printer)
         else:
-            _print_lines(logs, printer)
+            _print_lines(logs, printer, final=True)
+            if printer.labelled:
+                printer.end_line()
     if choice.errors and attempts:
         if not found:
             printer.notice(f"nothing looks like an error in {_what(choice, attempts)}")
         return
     with_logs = next((a for a in reversed(attempts) if rank_logs(history.run.attempt(a.name).logs)), None)
     print_batch_end(history, choice, printer, with_logs)
-    if choice.since is not None and not printer.printed:
-        printer.notice(f"nothing was printed since {clock(choice.since)}")
 
 
-def _print_lines(logs: Sequence[TimedLog], printer: Printer) -> None:
-    if printer.labelled:
-        printer.lines(merged(logs, final=True))
-        printer.end_line()
-        return
+def _print_lines(logs: Sequence[RankLog], printer: Printer, final: bool) -> None:
     for log in logs:
-        for text in log.text(final=True):
+        for text in log.lines(final) if printer.labelled else log.text(final):
             printer.text(text, log.rank)
 
 
 def _print_errors(
-    history: RunHistory, attempt: AttemptHistory, logs: Sequence[TimedLog], choice: Choice, printer: Printer
+    history: RunHistory, attempt: AttemptHistory, logs: Sequence[RankLog], choice: Choice, printer: Printer
 ) -> int:
     report = ErrorReport(batch_name(history, attempt))
     for log in logs:
@@ -116,7 +111,7 @@ def _what(choice: Choice, attempts: Sequence[AttemptHistory]) -> str:
 
 
 def follow_logs(run: RunDir, choice: Choice, printer: Printer, pace: Pace) -> None:
-    """Prints the lines of logs as the ranks write them. Lines of several ranks are sorted by time within one poll. A
+    """Prints the lines of logs as the ranks write them. Lines of several ranks are printed by rank within one poll. A
     notice announces each new attempt."""
     following = _Following(run, choice, printer, pace)
     for update in follow(run, pace):
@@ -151,9 +146,9 @@ class _Following:
     def __init__(self, run: RunDir, choice: Choice, printer: Printer, pace: Pace):
         self.run, self.choice, self.printer = run, choice, printer
         self.begun: list[str] = []
-        self.files: dict[Path, TimedLog] = {}
-        self._logs: dict[str, TimedLog] = {}  # path -> log of the current attempt
-        self._finders: dict[TimedLog, ErrorFinder] = {}
+        self.files: dict[Path, RankLog] = {}
+        self._logs: dict[str, RankLog] = {}  # path -> log of the current attempt
+        self._finders: dict[RankLog, ErrorFinder] = {}
         self._grown = GrownFiles(pace.poll_s, pace.clock)
         self._folder = NewNames(pace.clock)
 
@@ -170,7 +165,7 @@ class _Following:
             begin(new, self.choice, self.printer)
         self._drain(final=over)
 
-    def _new_logs(self, attempt: AttemptHistory) -> list[TimedLog]:
+    def _new_logs(self, attempt: AttemptHistory) -> list[RankLog]:
         choice, new = self.choice, []
         folder = self.run.attempt(attempt.name).logs
         if not self._folder.may_be_in(folder):
@@ -183,7 +178,7 @@ class _Following:
                 continue
             file = same_file(path)
             if file not in self.files:
-                self.files[file] = TimedLog(rank, path, attempt.started)
+                self.files[file] = RankLog(rank, path)
                 if rank != BATCH:
                     new.append(self.files[file])
             self._logs[str(path)] = self.files[file]
@@ -197,18 +192,13 @@ class _Following:
             for log in logs:
                 report.add(self._finder(log).errors(final))
             report.print(self.printer)
-        elif self.printer.labelled:
-            self.printer.lines(merged(logs, final))
         else:
-            for log in logs:
-                for text in log.text(final):
-                    self.printer.text(text, log.rank)
+            _print_lines(logs, self.printer, final)
 
-    def _may_have_news(self, path: str, log: TimedLog) -> bool:
-        waits = self._finder(log).waits if self.choice.errors else log.waits
-        return self._grown.grown(path) or waits
+    def _may_have_news(self, path: str, log: RankLog) -> bool:
+        return self._grown.grown(path) or (self.choice.errors and self._finder(log).waits)
 
-    def _finder(self, log: TimedLog) -> ErrorFinder:
+    def _finder(self, log: RankLog) -> ErrorFinder:
         if log not in self._finders:
             self._finders[log] = ErrorFinder(log)
         return self._finders[log]
@@ -293,8 +283,6 @@ def print_batch_end(history: RunHistory, choice: Choice, printer: Printer, attem
         check_read(history)
         begun = "nothing was printed yet" if shown else "no attempt has begun"
         raise RunError(f"{shown_path(history.run.path)}: no logs, for {begun}. `-f` waits for them.")
-    if choice.since is not None and (modified(batch) or 0.0) < choice.since:
-        return
     if attempt is not None:
         if attempt.cause in FINE:
             return
@@ -308,13 +296,11 @@ def print_batch_end(history: RunHistory, choice: Choice, printer: Printer, attem
         printer.notice(f"rank {failure.rank} failed first: {command}")
 
 
-def begin(logs: Sequence[TimedLog], choice: Choice, printer: Printer) -> None:
+def begin(logs: Sequence[RankLog], choice: Choice, printer: Printer) -> None:
     """Moves each log to the first line that the user wants, and prints a notice about logs that are missing or cannot
     be read."""
     _missing(logs, choice, printer)
     _unreadable(logs, printer)
-    if choice.since is not None:
-        _since(logs, choice.since, printer)
     if choice.last is not None and not choice.errors:
         last = max(FEWEST, choice.last // max(1, len(logs))) if choice.unasked else choice.last
         for log in logs:
@@ -324,25 +310,17 @@ def begin(logs: Sequence[TimedLog], choice: Choice, printer: Printer) -> None:
             printer.notice(f"the last {last} lines{of}; -n all prints all")
 
 
-def _missing(logs: Sequence[TimedLog], choice: Choice, printer: Printer) -> None:
+def _missing(logs: Sequence[RankLog], choice: Choice, printer: Printer) -> None:
     if choice.ranks is not None and logs:
         for word in choice.ranks.without(log.rank for log in logs):
             printer.notice(f"there is no log of rank{'s' * ('-' in word)} {word}")
 
 
-def _unreadable(logs: Sequence[TimedLog], printer: Printer) -> None:
-    reasons: dict[str, list[TimedLog]] = {}
+def _unreadable(logs: Sequence[RankLog], printer: Printer) -> None:
+    reasons: dict[str, list[RankLog]] = {}
     for log in logs:
         if why := log.problem():
             reasons.setdefault(why, []).append(log)
     for why, those in reasons.items():
         more = f" and those of {named(log.rank for log in those[1:])}" if len(those) > 1 else ""
         printer.notice(f"{shown_path(those[0].path)}{more}: cannot be read: {why}")
-
-
-def _since(logs: Sequence[TimedLog], since: float, printer: Printer) -> None:
-    untimed = [log for log in logs if not log.begin_since(since).timed]
-    if untimed:
-        who = named(log.rank for log in untimed)
-        lines = "some of their lines have" if len(untimed) > 1 else "some of its lines have"
-        printer.notice(f"{who}: {lines} no times and may be from before {clock(since)}")

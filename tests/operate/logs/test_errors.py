@@ -7,7 +7,7 @@ import pytest
 
 from clusterdp.operate.logs.errors import BATCH, ErrorFinder, ErrorReport
 from clusterdp.operate.logs.printer import Printer
-from clusterdp.operate.logs.timed_log import TimedLog
+from clusterdp.operate.logs.rank_log import RankLog
 
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -23,9 +23,7 @@ def found(folder: Path, *logs: str, last: int | None = None, batch: str = "") ->
     for rank, text in enumerate([*logs, batch] if batch else logs):
         path = folder / f"{rank}.out"
         path.write_text(text)
-        report.add(
-            ErrorFinder(TimedLog(BATCH if batch and rank == len(logs) else rank, path, 1.7e9)).errors(final=True)
-        )
+        report.add(ErrorFinder(RankLog(BATCH if batch and rank == len(logs) else rank, path)).errors(final=True))
     printer = Printer(out, labelled=True)
     report.print(printer, last)
     printer.flush()
@@ -114,11 +112,25 @@ def test_logs_errors_separates_errors_with_different_numbers(tmp_path: Path) -> 
     assert found(tmp_path, "ERROR index 7\n", "ERROR index 8\n") == "rank 0: ERROR index 7\nrank 1: ERROR index 8\n"
 
 
-def test_logs_errors_orders_errors_by_printed_time(tmp_path: Path) -> None:
-    late = "2026-11-23 08:00:09 INFO x\n" + "x" * 300_000 + "\n" + TRACEBACK
-    early = "2026-11-23 08:00:05 ERROR early\n"
-    assert found(tmp_path, late, early) == f"rank 1: {early}rank 0: {TRACEBACK}\n"
-    assert found(tmp_path, late, early, last=1) == f"==> 1 earlier; -n all shows them <==\nrank 0: {TRACEBACK}\n"
+def test_logs_errors_prints_errors_by_rank(tmp_path: Path) -> None:
+    long = "x" * 300_000 + "\n" + TRACEBACK
+    assert found(tmp_path, long, "ERROR b\n") == f"rank 0: {TRACEBACK}\nrank 1: ERROR b\n"
+    assert found(tmp_path, long, "ERROR b\n", last=1) == "==> 1 earlier; -n all shows them <==\nrank 1: ERROR b\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2026-11-23T08:00:0{} ERROR x",
+        "2026-11-23 08:00:0{},123 ERROR x",
+        "11/23/2026 08:00:0{} - ERROR - x",
+        "[rank0]:[E1123 08:00:0{}.000000000 ProcessGroupNCCL.cpp:632] x",
+        "2026-11-23T08:00:0{}Z ERROR x",
+        "[08:00:0{}] ERROR x",
+    ],
+)
+def test_logs_errors_groups_the_same_error_at_other_times(line: str, tmp_path: Path) -> None:
+    assert found(tmp_path, line.format(1) + "\n", line.format(2) + "\n") == f"ranks 0-1: {line.format(1)}\n"
 
 
 def test_logs_errors_labels_errors_of_the_batch_script(tmp_path: Path) -> None:
@@ -135,7 +147,7 @@ def test_logs_errors_shortens_huge_lines_and_removes_progress_bars(tmp_path: Pat
 
 def test_error_finder_returns_a_traceback_written_in_pieces_whole(tmp_path: Path) -> None:
     path = tmp_path / "0.out"
-    finder = ErrorFinder(TimedLog(0, path))
+    finder = ErrorFinder(RankLog(0, path))
     path.write_text("")
     seen = []
     for end in (20, 50, 60, 90, len(TRACEBACK)):

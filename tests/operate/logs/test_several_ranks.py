@@ -1,4 +1,4 @@
-"""Several logs in one: by time, and never a guess."""
+"""Several logs in one: by rank, with labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from clusterdp.operate.logs.choice import Choice
 from clusterdp.operate.logs.show_logs import show_logs
-from clusterdp.operate.logs.timed_log import TimedLog, merged
 from clusterdp.operate.output.formatting import CODES
 from clusterdp.operate.status.follow import Pace
 from clusterdp.rundir import RunDir
@@ -32,57 +31,32 @@ def of_ranks(builder: RunBuilder, *texts: str) -> RunDir:
     return builder.run
 
 
-def test_merged_lines_of_all_ranks_are_ordered_by_printed_time(builder: RunBuilder) -> None:
-    run = of_ranks(builder, "head\n" + at(1, "a") + at(5, "e"), at(0, "z") + at(2, "b") + TRACEBACK + at(6, "f"))
+def test_lines_of_all_ranks_are_printed_rank_by_rank(builder: RunBuilder) -> None:
+    run = of_ranks(builder, "a\n" + at(5, "e"), at(0, "z") + TRACEBACK + "end")
     assert printed(run, every=True) == (
-        "[0] head\n"
+        "[0] a\n"
+        "[0] 2023-11-15 08:00:05,000 e\n"
         "[1] 2023-11-15 08:00:00,000 z\n"
-        "[0] 2023-11-15 08:00:01,000 a\n"
-        "[1] 2023-11-15 08:00:02,000 b\n"
         "[1] Traceback (most recent call last):\n"
         '[1]   File "train.py", line 3\n'
         "[1] ValueError: nan\n"
-        "[0] 2023-11-15 08:00:05,000 e\n"
-        "[1] 2023-11-15 08:00:06,000 f\n"
+        "[1] end\n"
     )
 
 
-def test_merged_lines_without_times_are_printed_rank_by_rank(builder: RunBuilder) -> None:
-    run = of_ranks(builder, "a\nb\n", "c\n", at(1, "d") + "e\n", at(1, "f") + "g\n")
-    labels = [line[:3] for line in printed(run, every=True).splitlines()]
-    assert labels == ["[0]", "[0]", "[1]", "[2]", "[2]", "[3]", "[3]"]
-
-
-def test_merged_lines_of_a_rank_keep_their_order_despite_wrong_times(builder: RunBuilder) -> None:
-    wrong = "2099-01-01 00:00:00 x\n"
-    run = of_ranks(builder, at(5, "a") + at(1, "b") + wrong + at(7, "c"), at(6, "d"))
-    assert [line[-1] for line in printed(run, every=True).splitlines()] == ["a", "b", "x", "d", "c"]
-
-
-def test_merged_progress_bar_is_shown_in_its_last_state(builder: RunBuilder) -> None:
+def test_progress_bar_is_shown_in_its_last_state(builder: RunBuilder) -> None:
     long = "x" * 1_000_000
     run = of_ranks(builder, f" 1%\r 50%\r100%\r\n{long}\nend", "CRLF\r\nb\n")
     assert printed(run, every=True) == f"[0] 100%\n[0] {long}\n[0] end\n[1] CRLF\n[1] b\n"
 
 
-def test_logs_rank_merges_the_named_ranks_and_reports_missing_ones(builder: RunBuilder) -> None:
+def test_logs_rank_prints_the_named_ranks_and_reports_missing_ones(builder: RunBuilder) -> None:
     run = of_ranks(builder, "a\n", "b\n", "c\n", "d\n")
     assert printed(run, rank="0,2-9") == "==> there is no log of ranks 4-9 <==\n[0] a\n[2] c\n[3] d\n"
     assert printed(run, rank="1") == "b\n"
 
 
-def test_merging_logs_reads_at_most_a_mebibyte_ahead(tmp_path: Path) -> None:
-    logs = []
-    for rank in range(4):
-        (tmp_path / str(rank)).write_text("".join(at(i % 60, "x" * 80) for i in range(20_000)))
-        logs.append(TimedLog(rank, tmp_path / str(rank)))
-    lines = iter(merged(logs, final=True))
-    next(lines)
-    assert all(0 < log.tail.offset <= 1 << 20 for log in logs)
-    assert sum(1 for _ in lines) == 4 * 20_000 - 1
-
-
-def test_merged_rank_labels_are_coloured_on_terminals_unless_no_color_is_set(
+def test_rank_labels_are_coloured_on_terminals_unless_no_color_is_set(
     builder: RunBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -95,18 +69,14 @@ def test_merged_rank_labels_are_coloured_on_terminals_unless_no_color_is_set(
     assert printed(run, out=Terminal(), every=True) == "[0] red\n[1] b\n"
 
 
-def test_logs_follow_merges_lines_by_arrival_and_keeps_tracebacks_whole(builder: RunBuilder) -> None:
-    attempt = builder.submitted().attempt().printed(at(1, "a"), 0).printed(at(0, "b"), 1)
-    half = at(0, "b") + TRACEBACK[:50]
+def test_logs_follow_prints_whole_lines_by_arrival(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().printed("a\n", 0).printed("b\nha", 1)
 
     def later() -> None:
-        attempt.printed(at(1, "a") + at(2, "c"), 0).printed(half, 1)
+        attempt.printed("a\nc\n", 0).printed("b\nhalf\n", 1)
 
-    def end() -> None:
-        attempt.printed(at(0, "b") + TRACEBACK, 1).finished()
-
-    lines = printed(builder.run, Pace(sleep=Script(later, end, lambda: None)), every=True, follow=True).splitlines()
-    assert [line[:3] + line[-1] for line in lines] == ["[1]b", "[0]a", "[0]c", "[1]:", "[1]3", "[1]n"]
+    text = printed(builder.run, Pace(sleep=Script(later, attempt.finished, lambda: None)), every=True, follow=True)
+    assert text == "[0] a\n[1] b\n[0] c\n[1] half\n"
 
 
 def test_logs_follow_with_n_starts_with_the_last_lines_of_each_log(builder: RunBuilder) -> None:
@@ -152,12 +122,12 @@ def test_logs_errors_screen_at_width_80_equals_its_golden_text(
 
 GOLDEN = """\
 batch script: srun: error: n1: task 3: Exited with exit code 1
-rank 3: 2023-11-15 08:00:08,000 CRITICAL no data: /data/train
 ranks 0-2,4-7: 2023-11-15 08:00:09,000 ERROR loss is nan
 Traceback (most recent call last):
   File "train.py", line 3
 ValueError: nan
 
+rank 3: 2023-11-15 08:00:08,000 CRITICAL no data: /data/train
 """
 
 
