@@ -61,6 +61,8 @@ class LogSilence:
         if self._silent_s - self._since_s < self._half_s:
             return None
         now = self._processes()
+        if not _ticks(now):
+            return None  # srun has failed: that says nothing about the program
         found = self._compare(now) if self._before else None
         self._before, self._since_s = now, self._silent_s
         return found
@@ -93,7 +95,7 @@ class LogSilence:
 def is_idle(before: str, after: str, seconds: float) -> bool:
     """Returns whether no process has used 1 % of a core or more. A new process counts as busy."""
     used, now = _ticks(before), _ticks(after)
-    return bool(now) and all(key in used and ticks - used[key] < seconds for key, ticks in now.items())
+    return all(key in used and ticks - used[key] < seconds for key, ticks in now.items())
 
 
 def _ticks(said: str) -> Dict[Tuple[str, str], int]:
