@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor, Replicate
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, list_checkpoints
 from clusterdp.checkpoint.errors import LostContact
@@ -46,15 +47,35 @@ class Net(nn.Module):
         return self.head(x) + self.twin(x)  # type: ignore[no-any-return]
 
 
+class ByRow(torch.optim.Optimizer):
+    """Keeps a number for each row, which FSDP2 shards like the rows, and one for each column, which all ranks have."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 1e-2})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            with torch.no_grad():
+                found = parameter.grad.reshape(len(parameter), -1).square().mean(1)
+                rows = self.state[parameter].setdefault("rows", torch.zeros_like(found))
+                rows.lerp_(found, 0.1)
+                whole = parameter.grad.reshape(len(parameter), -1).abs().mean(0)
+                whole = whole.redistribute(placements=[Replicate()]) if isinstance(whole, DTensor) else whole
+                self.state[parameter].setdefault("columns", torch.zeros_like(whole)).lerp_(whole, 0.1)
+                parameter.sub_(1e-3 * self.state[parameter]["columns"].mean())
+                scale = rows.sqrt().add(1e-8).reshape(-1, *[1] * (parameter.dim() - 1))
+                parameter.sub_(1e-2 * parameter.grad / scale)
+
+
 class Run:
-    """kind: fsdp, hsdp (2 x n/2), ddp, or plain."""
+    """kind: fsdp, by_row (FSDP2 with this optimizer), hsdp (2 x n/2), ddp, or plain."""
 
     def __init__(self, kind: str, size: int, *, width: int = WIDTH, seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.width = width
         self.model: nn.Module = Net(width)
         self.net = self.model
-        if kind in ("fsdp", "hsdp"):
+        if kind in ("fsdp", "hsdp", "by_row"):
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 
@@ -65,7 +86,10 @@ class Run:
             fully_shard(self.model, mesh=mesh)
         elif kind == "ddp":
             self.net = nn.parallel.DistributedDataParallel(self.model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, amsgrad=True)
+        parameters = self.model.parameters()
+        self.optimizer: torch.optim.Optimizer = (
+            ByRow(parameters) if kind == "by_row" else torch.optim.AdamW(parameters, lr=1e-2, amsgrad=True)
+        )
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
 
     @property
@@ -122,7 +146,11 @@ def train(rank: int, size: int, folder: str, kind: str, resume: bool) -> str:
 
 @pytest.mark.parametrize(
     ("kind", "size"),
-    [("fsdp", 2), *(pytest.param(kind, 4, marks=pytest.mark.slow) for kind in ("fsdp", "hsdp"))],
+    [
+        ("fsdp", 2),
+        ("by_row", 2),
+        *(pytest.param(kind, 4, marks=pytest.mark.slow) for kind in ("fsdp", "hsdp")),
+    ],
 )
 def test_resumed_sharded_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path: Path, kind: str, size: int) -> None:
     straight = on_ranks(size, train, str(tmp_path), kind, False)

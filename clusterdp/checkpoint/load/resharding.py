@@ -26,9 +26,11 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import empty as distributed_empty
 from torch.futures import Future
 
-from clusterdp.checkpoint.format.layout import FlatLayout
+from clusterdp.checkpoint.format.layout import FlatLayout, TensorEntry
 from clusterdp.checkpoint.format.manifest import Box, Manifest
 from clusterdp.checkpoint.format.verified_reads import ranges_of, read_parts
 from clusterdp.checkpoint.state.rank_group import RankGroup, tried
@@ -76,7 +78,7 @@ def read(
     Raises DamagedError or OSError.
     """
     entries = [entry for entry in manifest.layout.entries if names is None or entry.name in names]
-    target: dict[str, Any] = {entry.name: like(entry.name, DTYPES[entry.dtype], entry.shape, live) for entry in entries}
+    target: dict[str, Any] = {entry.name: _like_entry(manifest, entry, live) for entry in entries}
     load(target, CheckpointReader(storage, manifest))
     return target
 
@@ -85,7 +87,7 @@ def whole_names(manifest: Manifest, live: Mapping[str, torch.Tensor]) -> dict[st
     """Returns the tensors that each rank has whole, with the rank whose file has them."""
     found = {}
     for entry in manifest.layout.entries:
-        if not is_sharded(like(entry.name, DTYPES[entry.dtype], entry.shape, live)):
+        if not is_sharded(_like_entry(manifest, entry, live)):
             found[entry.name] = (manifest.chunks or {})[entry.name][0].rank if entry.nbytes else 0
     return found
 
@@ -120,7 +122,7 @@ def spread(tree: Any, live: Mapping[str, torch.Tensor], *path: Any) -> Any:
         name = key_of(*path)
         target: dict[str, Any] = {name: like(name, tree.dtype, tuple(tree.shape), live)}
         load(target, _TensorReader(name, tree))
-        return target[name]
+        return replicated(target, live)[name]
     if isinstance(tree, dict):
         parts = ((key, spread(item, live, *path, key)) for key, item in tree.items())
         made = type(tree)(parts)
@@ -132,16 +134,40 @@ def spread(tree: Any, live: Mapping[str, torch.Tensor], *path: Any) -> Any:
     return tree
 
 
-def like(name: str, dtype: torch.dtype, shape: tuple[int, ...], live: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def like(
+    name: str, dtype: torch.dtype, shape: tuple[int, ...], live: Mapping[str, torch.Tensor], split: int | None = None
+) -> torch.Tensor:
     """Returns an empty tensor, sharded like the live tensor of the same name, or like the parameter to which the state
-    belongs."""
-    for known in (name, name.rpartition("/")[0]):
-        model = live.get(known)
-        if model is not None:
-            if is_sharded(model) and tuple(model.shape) == shape:
-                return torch.empty_like(model, dtype=dtype, requires_grad=False)
-            break
+    belongs. split: the dimension in which state of another shape than its parameter's was sharded, such as a number
+    for each row."""
+    model: Any = live.get(name, live.get(name.rpartition("/")[0]))
+    if model is not None and is_sharded(model):
+        if tuple(model.shape) == shape:
+            return torch.empty_like(model, dtype=dtype, requires_grad=False)
+        if split is not None:
+            placements = [Shard(split) if placement.is_shard() else placement for placement in model.placements]
+            return distributed_empty(shape, dtype=dtype, device_mesh=model.device_mesh, placements=placements)
     return torch.empty(shape, dtype=dtype)
+
+
+def _like_entry(manifest: Manifest, entry: TensorEntry, live: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    dims = {dim for chunk in (manifest.chunks or {}).get(entry.name, ()) for dim, at in enumerate(chunk.offsets) if at}
+    split = dims.pop() if len(dims) == 1 else None
+    return like(entry.name, DTYPES[entry.dtype], entry.shape, live, split)
+
+
+def replicated(tensors: Mapping[str, torch.Tensor], live: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns the tensors, with a DTensor in place of each plain one that an optimizer keeps for a sharded parameter,
+    because torch refuses to compute with both. Tensors without a dimension, such as counts of steps, stay plain."""
+    found = dict(tensors)
+    for name, tensor in tensors.items():
+        parameter: Any = None if name in live else live.get(name.rpartition("/")[0])
+        if parameter is not None and is_sharded(parameter) and not is_sharded(tensor) and tensor.dim():
+            placements = [Replicate()] * parameter.device_mesh.ndim
+            found[name] = DTensor.from_local(
+                tensor.to(parameter.device), parameter.device_mesh, placements, run_check=False
+            )
+    return found
 
 
 def load(target: dict[str, Any], reader: StorageReader, planner: DefaultLoadPlanner | None = None) -> None:

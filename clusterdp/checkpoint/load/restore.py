@@ -211,7 +211,7 @@ class _Parts:
         ranges = ranges_of(manifest)
         shared, changed = stateful.shared(state), manifest.changed or {}
         orders = {name: parameter_names.numbers(name, some.get("names"), shared) for name, some in changed.items()}
-        live = resharding.live_tensors(shared, orders)
+        self._live = live = resharding.live_tensors(shared, orders)
         self._sent: Mapping[str, int] = {}
         if storage.is_divided and not is_alone(storage, ranks):
             ranges = [blocks for blocks in ranges if blocks.name.endswith(_own_file(manifest, ranks.rank))]
@@ -222,11 +222,12 @@ class _Parts:
 
     def exchange(self) -> None:
         """Adds the tensors that are whole on each rank. Collective. Raises DamagedError or CheckpointError."""
-        if self._sent:
-            from clusterdp.checkpoint.load import resharding
+        from clusterdp.checkpoint.load import resharding
 
+        if self._sent:
             sent = resharding.read_whole(self._storage, self._manifest, self._sent, self._ranks)
             self.tensors = {**self.tensors, **sent}
+        self.tensors = resharding.replicated(self.tensors, self._live)
 
 
 def _own_file(manifest: Manifest, rank: int) -> str:
