@@ -279,6 +279,18 @@ def stepped_on(trainer: Trainer) -> list[torch.Tensor]:
     return [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
 
 
+@pytest.mark.parametrize(("scale", "stepped"), [(2.0**127, 0), (8.0, 3)])
+def test_schedule_waits_while_the_amp_skips_steps(job: JobHandle, scale: float, stepped: int) -> None:
+    """A loss of 2 and more overflows, because the largest fp32 is below 2**128."""
+    net = nn.Linear(trainings.FEATURES, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    batches = [(torch.ones(2, trainings.FEATURES), torch.full((2, 1), 9.0))] * 3
+    amp = Amp("fp16", "cpu", loss_scale=scale)
+    Trainer(net, nn.MSELoss(), optimizer, scheduler=scheduler, job=job, amp=amp).fit(batches, epochs=1)
+    assert scheduler.last_epoch == stepped
+
+
 @pytest.mark.parametrize("cast_before", [False, True])
 def test_trainer_with_its_own_amp_casts_the_model_once(job: JobHandle, cast_before: bool) -> None:
     amp, net = Amp("O3", "cpu"), nn.Linear(trainings.FEATURES, 3)

@@ -112,7 +112,7 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
     if ends:
         trainer.amp.step(optimizer, **trainer.step_options)
         optimizer.zero_grad()
-        if trainer.scheduler is not None and trainer.scheduler_every == "step":
+        if trainer.scheduler is not None and trainer.scheduler_every == "step" and not _is_skipped(trainer, optimizer):
             trainer.scheduler.step()
         lap("optimizer")
     loss = loss.detach()
@@ -120,6 +120,13 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
     trainer.scores.add(batch, loss, outputs, targets, only_finite=skips)
     lap("metrics")
     return {"loss": loss}
+
+
+def _is_skipped(trainer: Trainer, optimizer: torch.optim.Optimizer) -> bool:
+    """Returns whether the optimizer's step was skipped because of an overflow: then the schedule waits, too. A fused
+    optimizer decides on the GPU, and to ask would make each step wait for the GPU: False."""
+    fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+    return trainer.amp.is_scaled and not fused and trainer.amp.skipped
 
 
 def changing(trainer: Trainer, epoch: Iterable[Any]) -> Iterator[Any]:
