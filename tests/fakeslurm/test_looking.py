@@ -189,3 +189,21 @@ def test_srun_refuses_mpi_pmix_but_accepts_mpi_none(shared_desk: Desk) -> None:
 def test_slurm_commands_unsupported_by_the_fake_fail_with_a_message(shared_desk: Desk, command: str) -> None:
     done = shared_desk.run(command, "1.0")
     assert (done.returncode, done.stderr) == (1, f"{command}: error: not supported by this fake cluster\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sacct --flags=SchedBackfill",
+        "sacct --constraints=a100",
+        "sacct --nnodes=2",
+        "sstat -j 1 --pidformat",
+        "scancel --wckey=w",
+        "scontrol update jobid=1 licenses=a:1",
+        "scontrol update jobid=1 StdErr=e.txt",
+    ],
+)
+def test_option_missing_in_the_fake_is_refused_by_name(shared_desk: Desk, words: str) -> None:
+    done = shared_desk.run(*words.split())
+    assert done.returncode
+    assert "is not supported by this fake cluster" in done.stderr

@@ -54,8 +54,9 @@ async def run(client: Connection, daemon: Daemon) -> int:
         raise CommandDone
     if rest:
         raise Refusal(f"sacct: error: Unknown arguments:\nsacct: error:  {rest[0]}")
-    if "completion" in options:
-        raise Refusal("sacct: error: --completion is not supported by this fake cluster")
+    for option in ("completion", "constraints", "flags", "ncpus", "nnodes", "reason"):
+        if option in options:
+            raise Refusal(f"sacct: error: --{option} is not supported by this fake cluster")
     if "file" in options:
         found = os.path.isfile(os.path.join(client.cwd, options["file"]))
         raise Refusal("Slurm job completion is disabled" if found else f"{options['file']} is not a valid file")
@@ -140,6 +141,8 @@ def _filtered(
     user = options.get("uid")
     me = daemon.controller.user
     if user and not {me.name, str(me.uid)} & set(user.split(",")):
+        rows = []
+    if "gid" in options and not {me.group, str(me.gid)} & set(options["gid"].split(",")):
         rows = []
     if "nodelist" in options:
         from clusterdp.slurm.hostlist import expand

@@ -33,7 +33,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     options = {"name" if option == "jobname" else option: value for option, value in pairs}
     if client.environ.get("SCANCEL_VERBOSE", "true").lower()[:1] not in ("t", "f"):
         raise Refusal(f"scancel: error: Unrecognized SCANCEL_VERBOSE value: {client.environ['SCANCEL_VERBOSE']}")
-    for option in ("interactive", "reservation", "sibling"):
+    for option in ("interactive", "reservation", "sibling", "wckey"):
         if option in options:
             raise Refusal(f"scancel: error: --{option} is not supported by this fake cluster")
     for variable, option in (("SCANCEL_NAME", "name"), ("SCANCEL_PARTITION", "partition"), ("SCANCEL_STATE", "state")):

@@ -113,7 +113,20 @@ ONLY_WHILE_IT_WAITS = frozenset(
 )
 
 
+# Fields of a job that Slurm can change, and this cluster cannot.
+SLURMS = frozenset(
+    """
+    admincomment batchfeatures burstbuffer clusterfeatures clusters contiguous corespec cpuspertask delayboot endtime
+    extra licenses mincpusnode minmemorycpu mintmpdisknode nodelist ntaskspercore ntaskspernode ntaskspersocket prefer
+    reqcores reqsockets reqthreads reservation reservationname resetaccruetime shared sitefactor stderr stdin switches
+    threadspec timemin trespernode userid wckey
+    """.split()
+)
+
+
 def unsupported(word: str) -> Refusal:
+    if word.partition("=")[0].lower() in SLURMS:
+        return Refusal(f"scontrol: error: update of {word} is not supported by this fake cluster")
     return Refusal(f"Update of this parameter is not supported: {word}\nRequest aborted")
 
 

@@ -31,6 +31,9 @@ FIELDS = {name.lower(): name for name in (*sacct_fields.FIELDS, *OTHERS)}
 async def run(client: Connection, daemon: Daemon) -> int:
     pairs, words = read_words(client, daemon, GetoptParser("sstat", OPTIONS), "sstat [<OPTION>]")
     options = dict(pairs)
+    for option in ("helpformat", "pidformat"):
+        if option in options:
+            raise Refusal(f"sstat: error: --{option} is not supported by this fake cluster")
     options["jobs"] = ",".join([*filter(None, [options.get("jobs")]), *words[:1]])
     if not options["jobs"]:
         raise Refusal("sstat: error: You didn't give me any jobs to stat.")
