@@ -189,8 +189,8 @@ def _checkpoint(sub: CliParser) -> None:
 
 
 def _profile(sub: CliParser) -> None:
-    sub.add_argument("--steps", type=int, metavar="N", help="default: 50; 20 for each batch size")
-    sub.add_argument("--find", choices=("batch-size", "lr", "workers"), help="try some out, and say which to take")
+    sub.add_argument("--steps", type=int, metavar="N", help="default: 50")
+    sub.add_argument("--find", choices=("workers",), help="try numbers of loader workers, and say which to take")
 
 
 def _show(sub: CliParser) -> None:

@@ -1,6 +1,5 @@
 """`clusterdp profile`: runs some steps of a job, and prints how the steps used their time: as a table of the ranks, and
-in words. With --find, batch sizes, learning rates or numbers of workers are tried, and a table and the best value are
-printed.
+in words. With --find workers, numbers of loader workers are tried, and a table and the best number are printed.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from clusterdp.errors import ConfigError, RunError
 from clusterdp.plainfile import read_plain
 
-STEPS = {None: 50, "workers": 50, "batch-size": 20, "lr": 100}
+STEPS = 50
 
 
 def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) -> int:
@@ -23,17 +22,15 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
     from clusterdp.submission.plan import make_plan
 
     find: str | None = options.find
-    steps = STEPS[find] if options.steps is None else options.steps
+    steps = STEPS if options.steps is None else options.steps
     ours = [f"profile.steps={steps}", "local.preempt_at=null", "restart.max_crashes=0"]
-    if find == "lr":
-        ours.append("train.on_nan=null")  # the loss is to diverge at the largest rates
     loaded = config.load(path, [*options.overrides, *ours, *([f"profile.find={find}"] if find else [])])
     if not loaded.entry:
         raise ConfigError("profile: only an entry: with job.loop() can be profiled. Use other tools for the rest.")
     plan = make_plan(loaded)
     options.watch = True
     code = send(plan, options)
-    if find not in ("batch-size", "lr") and code == 0:
+    if code == 0:
         print("\n".join(["", *lines_of(plan.run)]))
     if find and (found := found_in(plan.run)):
         print("\n".join(["", *found]))

@@ -95,7 +95,7 @@ def _bad_choices(c: Config) -> Iterator[tuple[str, str, str]]:
         "train.comm_hook": (c.train.comm_hook, (None, "fp16", "bf16", "powersgd")),
         "launch.setup_errors": (c.launch.setup_errors, ("record", "stop")),
         "restart.on_hang": (c.restart.on_hang, (None, "report", "restart")),
-        "profile.find": (c.profile.find, (None, "batch-size", "lr", "workers")),
+        "profile.find": (c.profile.find, (None, "workers")),
         "train.on_nan": (c.train.on_nan, (None, "stop", "skip")),
         "sweep.on_refusal": (c.sweep.on_refusal, ("undo", "keep")),
         "train.amp.level": (c.train.amp.level, ("O0", "O1", "O2", "O3", "bf16", "fp16", "fp32")),

@@ -279,8 +279,7 @@ class ProfileConfig(Section):
     section."""
 
     steps: int | None = None  # end the run after n steps, as `clusterdp profile` does; e.g. `50`
-    # batch-size, lr or workers: several values are tried, by `clusterdp profile --find`; e.g. `workers`
-    find: str | None = None
+    find: str | None = None  # workers: numbers of loader workers are tried, by `profile --find`; e.g. `workers`
     trace: TraceConfig = field(default_factory=TraceConfig)
 
 

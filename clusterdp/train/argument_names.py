@@ -123,9 +123,8 @@ INSTEAD = {
     "Write fit(sampler=...)": "group_by_length train_sampler batch_sampler_train",
     "Pass a loader, or options of a DataLoader, to fit(train, val)": "iterator_train iterator_valid dataset "
     "dataloader_config data_loader use_caching reload_dataloaders_every_n_epochs",
-    "Call trainer.find_batch_size(train), or run `clusterdp profile --find batch-size`": "auto_find_batch_size "
-    "auto_scale_batch_size",
-    "Call trainer.find_lr(train), or run `clusterdp profile --find lr`": "lr_find auto_lr_find",
+    "Leave it out: sizes and rates are not searched": "auto_find_batch_size auto_scale_batch_size auto_lr_find "
+    "lr_find scale_batch_size",
     "Write scheduler_every='step' or 'epoch'": "step_scheduler_with_optimizer interval",
     "Each checkpoint has all random states": "rng_types",
     "Evaluations run without gradients": "inference_mode",
@@ -176,8 +175,6 @@ METHODS = {
     "gather_for_metrics reduce all_gather",
     "Write Trainer(metrics=...)": "update_metric",
     "Compare settings in a sweep: see configs/sweep.yaml": "tune hyperparameter_search",
-    "Call trainer.find_batch_size(train)": "scale_batch_size",
-    "Call trainer.find_lr(train)": "lr_find",
 }
 MEANT = {word: remedy for remedy, words in INSTEAD.items() for word in words.split()}
 # The checked parts of annotations -> what fits, and its name. Other annotations accept everything.

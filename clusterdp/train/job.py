@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +13,7 @@ from weakref import WeakSet
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from clusterdp.config.tree import CheckpointConfig, MetricsConfig, ProfileConfig, TrainConfig
+from clusterdp.config.tree import CheckpointConfig, ProfileConfig, TrainConfig
 from clusterdp.rundir import RunDir
 from clusterdp.train.argument_names import checked_class
 from clusterdp.train.data.loader_defaults import check_can_be_read_again
@@ -246,11 +246,6 @@ class JobHandle:
             memory=MemoryStorage.of_this_node(saving.url) if saving.memory_s != 0 else None,
             **common,
         )
-
-    def for_measuring(self, params: Mapping[str, Any]) -> JobHandle:
-        """Returns another handle, for a training that is only measured. No state of that training is kept."""
-        settings = replace(self._settings, params=params, checkpoint=CheckpointConfig(), metrics=MetricsConfig())
-        return JobHandle(settings, self.group, self.stop_signal, self.attempt)
 
     def log(self, **values: Any) -> None:
         """Writes a record to the metrics, on rank 0: a result such as an accuracy. For losses, use loop.log()."""

@@ -77,7 +77,7 @@ EVENTS = {
         "continue bit for bit.",
     ),
     "started-from": Event("rank0", "path step", "The state of `checkpoint.start_from` is loaded."),
-    "trying": Event("rank0", "what", "A search of `clusterdp profile --find` tries this value."),
+    "trying": Event("rank0", "what", "`clusterdp profile --find workers` tries numbers of workers."),
     # the attempt runs
     "spent": Event(
         "rank0",

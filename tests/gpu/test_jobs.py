@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from clusterdp.batch.evidence import OUT_OF_MEMORY
 from clusterdp.checkpoint import Checkpointer
-from clusterdp.train.process.batch_size_search import is_out_of_memory
 from clusterdp.train.profile.stopwatch import WARM_UP
 from tests.gpu.conftest import Start
 
@@ -85,13 +85,13 @@ def test_two_nccl_ranks_on_one_gpu_train_or_why_explains(tmp_path: Path, device:
         assert "GPU" in clusterdp(tmp_path, "why", "run").stdout
 
 
-def test_errors_of_a_full_gpu_end_the_batch_size_search(device: torch.device) -> None:
+def test_errors_of_a_full_gpu_are_out_of_memory(device: torch.device) -> None:
     if device.type != "cuda":
         pytest.skip("for GPUs")
     said = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, timeout=60, check=True).stdout
     first, last = said.splitlines()[0], said.splitlines()[-1]
-    assert is_out_of_memory(RuntimeError(first))
-    assert last == "cuBLAS has its memory" or is_out_of_memory(RuntimeError(last)), last
+    assert OUT_OF_MEMORY.search(f"RuntimeError: {first}")
+    assert last == "cuBLAS has its memory" or OUT_OF_MEMORY.search(f"RuntimeError: {last}"), last
 
 
 def test_stopwatch_counts_the_time_of_the_gpu(start: Start, device: torch.device) -> None:

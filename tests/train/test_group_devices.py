@@ -13,11 +13,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from clusterdp.batch.evidence import OUT_OF_MEMORY
 from clusterdp.errors import ClusterdpError, ConfigError, RendezvousError
 from clusterdp.fakeslurm.core.job_environ import MARK
 from clusterdp.slurm.env import FAKE_MARK, SlurmEnv
 from clusterdp.train.process.attempt import refuse
-from clusterdp.train.process.batch_size_search import is_out_of_memory
 from clusterdp.train.ranks import group as group_module
 from clusterdp.train.ranks.group import Group, own_devices
 from clusterdp.train.ranks.rendezvous import GpuMissing, Rendezvous
@@ -204,8 +204,8 @@ def test_each_rank_chooses_a_mig_slice(
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
     ],
 )
-def test_error_of_each_library_with_full_gpu_memory_ends_the_search(error: RuntimeError, full: bool) -> None:
-    assert is_out_of_memory(error) is full
+def test_error_of_each_library_with_full_gpu_memory_is_out_of_memory(error: RuntimeError, full: bool) -> None:
+    assert bool(OUT_OF_MEMORY.search(f"{type(error).__name__}: {error}")) is full
 
 
 @pytest.mark.parametrize(

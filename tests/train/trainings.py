@@ -280,20 +280,6 @@ def stops_early(job: JobHandle, where: str) -> list[Any]:
     return [*end, len(again.fit(Noisy(), held_out(), epochs=10, batch_size=8))]
 
 
-def runs_out_of_memory(job: JobHandle, batch_size: int = 8, at: int = 32, rank: int = 1) -> None:
-    """On one rank, in the middle of a step; the other waits for it in DDP's all-reduce."""
-    net = nn.Linear(FEATURES, 3)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-
-    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        if len(outputs) >= at and job.rank == rank:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return nn.functional.cross_entropy(outputs, targets)
-
-    Trainer(net, loss, optimizer, job=job).fit(Noisy(), batch_size=batch_size, num_workers=0)
-    raise AssertionError("nothing comes after the steps that are measured")
-
-
 class Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -79,8 +79,7 @@ SIGNATURES = (
         "cuda-out-of-memory",
         r"(?:CUDA|HIP) (?:error: )?out of memory|(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED",
         "the GPU's memory is full",
-        "Use a smaller batch and train.accumulate, train.amp.level=bf16, train.recompute or train.strategy=fsdp. "
-        "`clusterdp profile CFG --find batch-size` tries sizes.",
+        "Use a smaller batch and train.accumulate, train.amp.level=bf16, train.recompute or train.strategy=fsdp.",
     ),
     Signature(
         "nccl-shared-memory",

@@ -349,8 +349,7 @@ class Loop(Generic[Batch]):
         total = self.total_steps + self.first if self.total_steps is not None else None
         fields = {"step": record.step, "total": total, "epoch": position.epoch, **record.phase_field}
         record.step_done(fields, self._logged)
-        if (profile := self._phases.profile) is not None:
-            profile.add(self._logged)
+        profile = self._phases.profile
         self._logged = {}
         self._in_window += 1
         watch.step()

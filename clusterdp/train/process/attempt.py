@@ -290,14 +290,11 @@ def _is_lost(claim: Claim | None) -> bool:
 
 def _call(function: Callable[..., Any], job: JobHandle) -> Outcome:
     from clusterdp.train.job import call
-    from clusterdp.train.process.batch_size_search import find_batch_size
     from clusterdp.train.profile.profiling import Profiled
 
     try:
-        if job.profile.find == "batch-size":
-            function = partial(find_batch_size, function)
         result = call(function, job, job.params)
-        ending = Outcome("done", "profile" if job.profile.find == "batch-size" else "finished", job.step, result)
+        ending = Outcome("done", "finished", job.step, result)
     except Profiled:
         ending = Outcome("done", "profile", job.step)
     except Stopped as stopped:

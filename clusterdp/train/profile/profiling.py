@@ -2,10 +2,7 @@
 
 steps             the run ends after this number of steps, and writes their times to times.json, without an evaluation
                   or a save
-find: lr          the learning rate grows from step to step: see LrFinder
 find: workers     after the steps, the loader is read with 0, 1, 2, 4, ... workers
-find: batch-size  the entry runs repeatedly, for this number of steps, with batch_size doubled each time: see
-                  clusterdp.train.process.batch_size_search
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ import torch
 from clusterdp.rundir import write_durably
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
-from clusterdp.train.profile.lr_finder import LrFinder
 from clusterdp.train.profile.stopwatch import Stopwatch, report_times
 from clusterdp.train.profile.worker_finder import find_workers
 from clusterdp.train.ranks.rank import Rank
@@ -44,21 +40,11 @@ class Profile:
     def __init__(self, rank: Rank, record: AttemptRecord, stopwatch: Stopwatch, steps: int, find: str | None):
         self.steps, self.find = steps, find
         self._rank, self._record, self._stopwatch = rank, record, stopwatch
-        self._lr: LrFinder | None = None
 
     def begin(self, state: Mapping[str, Any]) -> None:
         """Begins with a loop, after its state is restored."""
         if not self._stopwatch.has_own_laps:
             lap_parts(state, self._stopwatch)
-        if self.find == "lr":
-            self._lr = LrFinder(
-                (part for part in state.values() if isinstance(part, torch.optim.Optimizer)), self.steps
-            )
-
-    def add(self, values: Mapping[str, Any]) -> None:
-        """Adds the values that a step has logged on this rank."""
-        if self._lr is not None:
-            self._lr.add(values)
 
     def end(self, loader: Any, batch: float, full: int) -> NoReturn:
         """Raises Profiled, after the last step. Collective."""
@@ -71,8 +57,6 @@ class Profile:
             found = find_workers(loader, rank.group, needed=needed)
             if rank.is_first:
                 tell(record, found.lines())
-        elif self._lr is not None and rank.is_first:
-            tell(record, self._lr.lines())
         raise Profiled(report, batch, full)
 
 

@@ -54,10 +54,6 @@ from clusterdp.train.trainer.best_model import BestModel
 from clusterdp.train.trainer.callbacks import Callbacks, OnEpoch, OnStep
 from clusterdp.train.trainer.scores import Metrics, Scores, show_matrices
 
-if TYPE_CHECKING:
-    from clusterdp.train.profile.batch_size_finder import BatchSizeTable
-    from clusterdp.train.profile.lr_finder import LrFinder
-
 ARRAYS = (torch.Tensor, numpy.ndarray)
 
 
@@ -280,27 +276,6 @@ class Trainer:
         self._check_loader_words("predict", loader, Trainer.predict)
         batches, size = evaluation_data(self.job.this_rank, data, batch_size, loader, "predict")
         return predictions.predict(self, batches, size, transform, forward, to)
-
-    def find_lr(
-        self, train: Any, *, steps: int = 100, batch_size: int | None = 32, transform: Any = None, **loader: Any
-    ) -> LrFinder:
-        """Trains for some steps at a growing learning rate, and restores all state. Returns the losses, which are shown
-        as a table with advice; `.best` is the rate, or None."""
-        self._check_loader_words("find_lr", loader, Trainer.find_lr)
-        check_counts(steps=steps)
-        batches = training_data(self.job.this_rank, train, batch_size, loader)
-        return dev_run.find_lr(self, batches, steps, {"accumulate": self.accumulate, "move": transform or True})
-
-    def find_batch_size(
-        self, train: Any, *, first: int = 8, steps: int = 10, transform: Any = None, **loader: Any
-    ) -> BatchSizeTable:
-        """Trains for some steps with `first` samples of a rank, then with twice as many each time, until more brings no
-        gain, and restores all state. Returns the speeds, which are shown as a table with advice. Raises TrainError if
-        one of several ranks runs out of memory."""
-        self._check_loader_words("find_batch_size", loader, Trainer.find_batch_size)
-        check_counts(first=first, steps=steps)
-        options = {"accumulate": self.accumulate, "move": transform or True}
-        return dev_run.find_batch_size(self, train, first, max(steps, 4), loader, options)
 
     def summary(self, sample: Any = None, *, input_shape: Sequence[Any] | None = None) -> str:
         """Returns and prints the layers and their parameters. With a batch of inputs, also the shapes of their outputs,
