@@ -203,11 +203,12 @@ def checked(function: Function, beside: Mapping[str, Any] = {}) -> Function:
     not fit its annotation, raises ConfigError. beside: other functions, one of which may have a wrong name."""
     signature, name = inspect.signature(function), _name(function)
     kinds = {each.name: _kinds(each) for each in signature.parameters.values()}
+    checks = any(kinds.values())
 
     @functools.wraps(function)
     def call(*given: Any, **named: Any) -> Any:
         try:
-            if not any(kinds.values()):
+            if not checks:
                 return function(*given, **named)  # of each step, without the microseconds of a check
             bound = signature.bind(*given, **named)
             for word, value in bound.arguments.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,14 @@ def generators_of(holder: Any) -> dict[str, Any]:
     """Returns the generators to which an object refers, by their place in it, without the global ones. No code of the
     object is run."""
     return {name: thing for name, thing in reached(holder) if _is_generator(thing)}
+
+
+def living(kind: type) -> list[Any]:
+    """Returns all objects of a class that the garbage collector knows. Each class is asked once, because the bases of
+    300,000 objects take 100 ms."""
+    things = gc.get_objects()
+    kinds = {cls for cls in set(map(type, things)) if issubclass(cls, kind)}
+    return [thing for thing in things if type(thing) in kinds]
 
 
 def reached(holder: Any) -> Iterator[tuple[str, Any]]:

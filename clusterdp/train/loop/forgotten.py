@@ -6,7 +6,6 @@ schedulers.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -17,13 +16,14 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from clusterdp.checkpoint.state.as_built import parameters_of
+from clusterdp.checkpoint.state.generators import living
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 from clusterdp.wording import some_of
 
 MOST_OBJECTS = 10_000  # limit of the objects in the state that are searched
 _OF_AN_OPTIMIZER = ("state", "param_groups")  # attributes with many tensors
-_looking: weakref.WeakSet[Forgotten] = weakref.WeakSet()
+_stepped: weakref.WeakSet[Any] = weakref.WeakSet()  # of the loop at work
 
 
 @cache
@@ -32,8 +32,7 @@ def _listen() -> None:
 
 
 def _note_step(optimizer: Any, *_: Any) -> None:
-    for each in _looking:
-        each.stepped.add(optimizer)
+    _stepped.add(optimizer)
 
 
 class Forgotten:
@@ -41,18 +40,16 @@ class Forgotten:
 
     def __init__(self, state: Mapping[str, Any]):
         self._state = state
-        self.stepped: weakref.WeakSet[Any] = weakref.WeakSet()
-        found = [thing for thing in gc.get_objects() if issubclass(type(thing), LRScheduler)]
+        found = living(LRScheduler)
         self._schedulers = weakref.WeakKeyDictionary({thing: _count(thing) for thing in found})
         self._told: set[int] = set()
         _listen()
-        _looking.clear()  # only the loop at work looks
-        _looking.add(self)
+        _stepped.clear()  # only the loop at work looks
 
     def look(self, record: AttemptRecord) -> None:
         """Prints, once, what a save leaves out. On rank 0."""
         moved = [thing for thing, count in self._schedulers.items() if _count(thing) != count]
-        used = [*(thing for thing in self.stepped if thing.state), *moved]  # plain SGD has nothing to lose
+        used = [*(thing for thing in _stepped if thing.state), *moved]  # plain SGD has nothing to lose
         if all(id(thing) in self._told for thing in used):
             return
         known = {id(thing) for thing in _reached(self._state)}

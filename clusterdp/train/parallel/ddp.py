@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import re
 import warnings
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from clusterdp.checkpoint.state.generators import reached
+from clusterdp.checkpoint.state.generators import living, reached
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train.argument_names import check_options
 from clusterdp.train.parallel.gradient_mean import GradientMean, mean_of
@@ -149,7 +148,7 @@ def _wrappers_of(modules: list[nn.Module]) -> list[DistributedDataParallel]:
     """Returns the models in DDP that have one of the modules. The state may have `model.module`, and only a local
     variable the wrapper: the garbage collector knows it."""
     place = {id(module): number for number, module in enumerate(modules)}
-    found = [thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel)]
+    found = living(DistributedDataParallel)
     first = [
         min((place[id(module)] for module in model.modules() if id(module) in place), default=-1) for model in found
     ]
