@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -195,6 +196,12 @@ def test_attempt_without_a_recorded_end_ends_at_its_last_record(builder: RunBuil
     attempt = account(builder).attempts[0]
     assert not attempt.place.on_record
     assert attempt.parts.unseen == 0
+
+
+def test_last_attempt_without_a_recorded_end_lasts_until_its_log_grew(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().printed("x")
+    os.utime(attempt.files.rank_log(0), (builder.now + 21, builder.now + 21))
+    assert account(builder).total.allocated == pytest.approx(21, abs=1)
 
 
 def test_slurmstepds_notice_sets_an_attempts_end_despite_a_later_exit_record(builder: RunBuilder) -> None:
