@@ -15,13 +15,15 @@ import sys
 from types import TracebackType
 
 from clusterdp.checkpoint.errors import ClaimLost
-from clusterdp.errors import ClusterdpError
+from clusterdp.errors import ClusterdpError, SlurmError
 from clusterdp.rundir import RunDir
+from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.hang import page
 from clusterdp.train.hang.page import END, PROGRAM
 from clusterdp.train.job import JobHandle, running_job
 from clusterdp.train.output.say import say
 from clusterdp.train.process.attempt import (
+    ENTRY_EXIT,
     Outcome,
     ending_of,
     explained,
@@ -48,7 +50,11 @@ def own_job() -> JobHandle:
 def _own_job() -> JobHandle:
     stop = StopSignal().install()
     try:
+        SlurmEnv.read()
         settings = WorkerSettings.own({})
+    except SlurmError as error:  # it cannot be known which rank this is
+        say(f"clusterdp: {error}", error=True)
+        sys.exit(ENTRY_EXIT)
     except ClusterdpError as error:
         sys.exit(refuse(error, WorkerSettings.bare({}).run_dir))
     watch = start_hang_watch(settings)
