@@ -230,7 +230,7 @@ def damage(storage: MemoryStorage, rng: random.Random) -> str:
 
 def test_no_damaged_copy_is_restored(tmp_path: Path, nodes: list[Node], storage: MemoryStorage) -> None:
     seed = int(os.environ.get("CLUSTERDP_SEED", "0")) or random.randrange(1 << 30)
-    rng, count = random.Random(seed), int(os.environ.get("CLUSTERDP_DAMAGES", "60"))
+    rng, count = random.Random(seed), int(os.environ.get("CLUSTERDP_DAMAGES", "25"))
     saved = numbers(1.0)
     here = checkpointer(tmp_path, storage, saved)
     here.save(1)

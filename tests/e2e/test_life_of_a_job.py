@@ -81,8 +81,8 @@ def test_same_script_has_the_same_result_on_fake_and_real_slurm(
 @pytest.mark.parametrize(
     ("builder", "partition"),
     [
-        ("backend=sbatch", "low"),
-        pytest.param("backend=sbatch", "low0", marks=pytest.mark.slow),  # here; in test-slurm it runs all the same
+        pytest.param("backend=sbatch", "low", marks=pytest.mark.slow),  # here; in test-slurm it runs all the same
+        pytest.param("backend=sbatch", "low0", marks=pytest.mark.slow),
         pytest.param("backend=submitit", "low", marks=pytest.mark.slow),
         pytest.param("backend=submitit", "low0", marks=pytest.mark.slow),
         pytest.param("launch.launcher=torchrun", "low", marks=pytest.mark.slow),

@@ -46,7 +46,8 @@ def start(cluster: Cluster, project: Path) -> Iterator[Start]:
         cluster.run("scancel", run.job)
 
 
-@pytest.mark.long  # on a real Slurm
+@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_in_reserve_take_over_bit_for_bit(start: Start, fake_cluster: Cluster, tmp_path: Path) -> None:
     twin = submit(fake_cluster, tmp_path, "configs/digits.yaml", SHORT, f"run_dir={tmp_path}/twin")
     assert twin.wait_end() == "COMPLETED", twin.account()

@@ -263,7 +263,9 @@ def test_interrupted_launch_saves_and_continues_exactly(tmp_path: Path) -> None:
     assert second.out.read_text().splitlines()[-1] == whole.out.read_text().splitlines()[-1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_ranks_end_with_their_launcher(tmp_path: Path, number: signal.Signals) -> None:
     script = Script(tmp_path, until=20)
     wait_until(lambda: script.said("ready"), "step 20")

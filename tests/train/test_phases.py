@@ -105,8 +105,8 @@ def phase(where: str) -> str:
     [
         ("finetune", "KILL"),
         ("folds", "TERM"),
-        ("gan", "KILL"),
         ("gan", "TERM"),
+        pytest.param("gan", "KILL", marks=pytest.mark.slow),
         pytest.param("finetune", "TERM", marks=pytest.mark.slow),
         pytest.param("folds", "KILL", marks=pytest.mark.slow),
     ],
@@ -168,9 +168,9 @@ def test_resumed_run_prints_its_complete_phases(program: Make, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("step", "again"),
     [
-        (8, ["unnamed 8", "head 0", "all 0"]),  # of the first phase: those after it are begun anew
+        pytest.param(8, ["unnamed 8", "head 0", "all 0"], marks=pytest.mark.slow),  # those after it are begun anew
         (16, ["head 4", "all 0"]),
-        (24, ["all 4"]),
+        pytest.param(24, ["all 4"], marks=pytest.mark.slow),
     ],
 )
 def test_resume_step_repeats_all_later_steps_and_phases_only_once(program: Make, step: int, again: list[str]) -> None:
@@ -338,7 +338,12 @@ SHARED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", SHARED)
+QUICK = ("torchdata, a generator", "Hugging Face alone", "Mosaic")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in SHARED]
+)
 def test_loader_shared_by_two_phases_resumes_exactly(job: JobHandle, tmp_path: Path, kind: str) -> None:
     """It is stopped within the first phase, at the end of an epoch, at its end, in the second, and between the two."""
 
