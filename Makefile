@@ -41,6 +41,7 @@ test-slurm: $(stamp)
 test-all: lint
 	@$(MAKE) docs
 	@$(pip) --no-build-isolation --editable '.[notebook]'
+	@$(pip) --requirement tests/checkpoint/packages.txt
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm"
 	$(bin)/python -m pytest -m slurm
 	@$(pip) lightning==2.6.6 keras==3.15.0 skorch==1.4.0

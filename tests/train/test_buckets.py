@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.train import settle_buckets
 from clusterdp.train.job import JobHandle
+from clusterdp.train.parallel.ddp import DdpModels
 from tests.train import programs
 from tests.train.ranks import running
 
@@ -55,6 +57,17 @@ def test_settle_buckets_warns_about_a_ddp_model_with_static_graph(job: JobHandle
     model = DistributedDataParallel(torch.nn.Linear(3, 3), static_graph=True)
     with pytest.warns(UserWarning, match="cannot be settled"):
         settle_buckets(model)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("ranks", "static", "reasons"), [(2, True, 0), (3, True, 1), (3, False, 0)])
+def test_static_graph_is_inexact_on_three_ranks(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch, ranks: int, static: bool, reasons: int
+) -> None:
+    models = DdpModels({"model": DistributedDataParallel(torch.nn.Linear(3, 3), static_graph=static)})
+    models.settle()
+    monkeypatch.setattr(dist, "get_world_size", lambda: ranks)
+    assert len(models.why_not_exact()) == reasons
 
 
 def test_settle_buckets_accepts_a_model_without_ddp() -> None:

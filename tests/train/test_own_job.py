@@ -70,7 +70,7 @@ def test_unexpected_exception_under_own_job_keeps_its_python_traceback(tmp_path:
     assert run.outcome("7.0") is None
 
 
-def test_bad_number_in_the_environment_under_own_job_is_a_one_line_error(tmp_path: Path) -> None:
+def test_bad_number_of_a_launcher_is_a_one_line_error(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "")
     found, output = script(run, **{**run.attempt("7.0"), "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "x"})
     assert (found, output.count("\n")) == (2, 1)

@@ -254,7 +254,9 @@ def _local(tensor: Any, key: str) -> torch.Tensor:
 def check_class(tensor: torch.Tensor, key: str) -> None:
     """Raises StateError if the tensor is of a subclass, because its bytes alone are not enough to restore it."""
     if type(tensor) not in _PLAIN_TENSORS:
-        raise _refused(tensor, key, "Tensors that are sharded or not plain are not supported: gather it, or use DDP.")
+        raise _refused(
+            tensor, key, "Its class holds more than its values (quantized or sharded): gather it, or use another."
+        )
 
 
 def _check(tensor: torch.Tensor, key: str) -> None:

@@ -337,6 +337,18 @@ def test_event_line_names_an_attempts_cause_recorded_by_the_next_attempt(
     assert [event_line(event, history) for event in history.events if event["event"] == "requeued"] == [said]
 
 
+def test_event_lines_have_the_error_of_a_failed_save(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().saved(10).trained(11, 20)
+    builder.event("save-failed", attempt.files.name, "rank0", step=20, error="h: differs between ranks", failures=1)
+    attempt.exited(1).requeued("crash")
+    history = read_history(builder.run)
+    lines = [line for event in history.events if (line := event_line(event, history))]
+    assert "a checkpoint was not saved at step 20: h: differs between ranks" in lines
+    assert any("step 10 is saved, because a save failed (h: differs between ranks)" in line for line in lines), lines
+    attempt.saved(21)
+    assert read_history(builder.run).attempts[0].unsaved == ""
+
+
 # -- whatever lies in the folders --
 
 
