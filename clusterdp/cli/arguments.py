@@ -189,7 +189,7 @@ def _checkpoint(sub: CliParser) -> None:
 
 
 def _profile(sub: CliParser) -> None:
-    sub.add_argument("--steps", type=int, metavar="N", help="default: 50")
+    sub.add_argument("--steps", type=int, default=50, metavar="N", help="default: 50")
     sub.add_argument("--find", choices=("workers",), help="try numbers of loader workers, and say which to take")
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from clusterdp.errors import ConfigError, RunError
 from clusterdp.plainfile import read_plain
 
-STEPS = 50
-
 
 def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) -> int:
     """Runs some steps, prints their times, and returns the run's exit code. `send` submits a plan as `submit` does, and
@@ -21,10 +19,9 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
     from clusterdp import config
     from clusterdp.submission.plan import make_plan
 
-    find: str | None = options.find
-    steps = STEPS if options.steps is None else options.steps
-    ours = [f"profile.steps={steps}", "local.preempt_at=null", "restart.max_crashes=0"]
-    loaded = config.load(path, [*options.overrides, *ours, *([f"profile.find={find}"] if find else [])])
+    ours = [f"profile.steps={options.steps}", "local.preempt_at=null", "restart.max_crashes=0"]
+    ours += [f"profile.find={options.find}"] if options.find else []
+    loaded = config.load(path, [*options.overrides, *ours])
     if not loaded.entry:
         raise ConfigError("profile: only an entry: with job.loop() can be profiled. Use other tools for the rest.")
     plan = make_plan(loaded)
@@ -32,7 +29,7 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
     code = send(plan, options)
     if code == 0:
         print("\n".join(["", *lines_of(plan.run)]))
-    if find and (found := found_in(plan.run)):
+    if options.find and (found := found_in(plan.run)):
         print("\n".join(["", *found]))
     return code
 

@@ -17,12 +17,14 @@ IDLE_HEAD = """
 ## Accepted, without effect
 
 They ask for what a laptop does not have: CPU binding, mail, profiling, a network. scontrol, squeue and `--json` show
-them where Slurm would.
+them where Slurm would. `--time-min` has an effect beside `--deadline` only.
 """
 REFUSED_HEAD = """
 ## Refused
 
-Slurm knows them, this cluster does not. They are refused with exit status 255, never ignored.
+Slurm knows them, this cluster does not. They are refused with exit status 255, never ignored. So are
+`--requeue=expedite`, `#PBS` lines of a script (unless `--ignore-pbs` makes them comments), and options of other
+commands that would select or change something.
 """
 
 

@@ -207,3 +207,9 @@ def test_option_missing_in_the_fake_is_refused_by_name(shared_desk: Desk, words:
     done = shared_desk.run(*words.split())
     assert done.returncode
     assert "is not supported by this fake cluster" in done.stderr
+
+
+def test_script_with_pbs_lines_is_refused(shared_desk: Desk) -> None:
+    (shared_desk.folder / "job.sh").write_text("#!/bin/bash\n#PBS -l walltime=00:03:00\ntrue\n")
+    assert "line 2: #PBS lines are not read" in shared_desk.run("sbatch", "job.sh").stderr
+    assert shared_desk.run("sbatch", "--ignore-pbs", "job.sh").returncode == 0

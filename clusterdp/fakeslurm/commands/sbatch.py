@@ -42,13 +42,6 @@ DOS = """sbatch: error: Batch script contains DOS line breaks (\\r\\n)
 sbatch: error: instead of expected UNIX line breaks (\\n)."""
 WRAPPED = "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{}\n"
 Pairs = list[tuple[str, str]]
-# Short options of qsub in #PBS lines that Slurm accepts, with the names of the same options of sbatch.
-PBS = dict(
-    word.split("=")
-    for word in """
-    A=account N=job-name J=array M=mail-user a=begin e=error h=hold o=output p=nice q=partition v=export
-    """.split()
-)
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
@@ -225,7 +218,7 @@ def read(parser: GetoptParser, script: bytes, ignore_pbs: bool, release: Release
     found: list[Pairs] = [[]]
     for number, line in enumerate(script.decode("utf-8", "surrogateescape").split("\n"), 1):
         if line.startswith("#PBS") and not ignore_pbs:
-            found[-1] += _pbs(line[len("#PBS") :])
+            raise Refusal(f"sbatch: error: script: line {number}: #PBS lines are not read by this fake cluster")
         if line.startswith("#SBATCH"):
             try:
                 words = directive_words(line[len("#SBATCH") :], release.backslash_keeps_space)
@@ -241,42 +234,6 @@ def read(parser: GetoptParser, script: bytes, ignore_pbs: bool, release: Release
             found[-1] += pairs
         elif line.strip() and not line.lstrip().startswith("#"):
             break
-    return found
-
-
-def _pbs(text: str) -> Pairs:
-    words, found = directive_words(text), Pairs()
-    while words:
-        word = words.pop(0)
-        if len(word) < 2 or word[0] != "-":
-            continue
-        letter, value = word[1], word[2:]
-        if not value and letter not in "hV" and words:
-            value = words.pop(0)
-        if letter == "l":
-            found += _pbs_resources(value)
-        elif letter in PBS:
-            found.append((PBS[letter], "" if letter == "h" else value))
-    return found
-
-
-def _pbs_resources(text: str) -> Pairs:
-    """Parses the resources of qsub's option -l, like walltime=1:00:00,nodes=2:ppn=4,mem=1gb."""
-    found = Pairs()
-    for part in text.split(","):
-        name, _, value = part.partition("=")
-        if name == "walltime":
-            found.append(("time", value))
-        elif name in ("mem", "vmem"):
-            found.append(("mem", value))
-        elif name in ("nodes", "select"):
-            count, *more = value.split(":")
-            found.append(("nodes", count))
-            each = dict(word.split("=", 1) for word in more if "=" in word)
-            if "ppn" in each or "ncpus" in each:
-                found.append(("ntasks-per-node", each.get("ppn") or each["ncpus"]))
-        elif name == "ncpus":
-            found.append(("cpus-per-task", value))
     return found
 
 

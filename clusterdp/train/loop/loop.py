@@ -362,7 +362,7 @@ class Loop(Generic[Batch]):
         if profile is not None and watch.steps >= profile.steps:
             self._rank.flags.drain()
             self.batches.close()
-            profile.end(self.batches.loader, self.batches.mean_size, self.batches.batch_size)
+            profile.end(self.batches.loader, self.batches.mean_size)
         agreed = self._rank.flags.tick() if self._stopping is None else None
         if agreed is not None:
             watch.lap("agreement")

@@ -23,15 +23,7 @@ from clusterdp.train.ranks.rank import Rank
 
 class Profiled(BaseException):
     """Raised when all ranks have done the requested steps. Like Stopped, this is not an Exception, so that user code
-    lets it pass.
-
-    report: the result of Stopwatch.report(), or None. batch: average number of samples of one rank per step. full:
-    number of samples in a batch that is not an epoch's last.
-    """
-
-    def __init__(self, report: dict[str, Any] | None, batch: float, full: int):
-        super().__init__()
-        self.report, self.batch, self.full = report, batch, full
+    lets it pass."""
 
 
 class Profile:
@@ -46,8 +38,8 @@ class Profile:
         if not self._stopwatch.has_own_laps:
             lap_parts(state, self._stopwatch)
 
-    def end(self, loader: Any, batch: float, full: int) -> NoReturn:
-        """Raises Profiled, after the last step. Collective."""
+    def end(self, loader: Any, batch: float) -> NoReturn:
+        """Raises Profiled, after the last step. Collective. batch: average number of samples of one rank per step."""
         rank, record = self._rank, self._record
         report = report_times(self._stopwatch, rank, record, loader)
         record.metrics.flush()
@@ -57,7 +49,7 @@ class Profile:
             found = find_workers(loader, rank.group, needed=needed)
             if rank.is_first:
                 tell(record, found.lines())
-        raise Profiled(report, batch, full)
+        raise Profiled
 
 
 def lap_parts(state: Mapping[str, Any], stopwatch: Stopwatch) -> None:
