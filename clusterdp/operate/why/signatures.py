@@ -467,19 +467,19 @@ SIGNATURES = (
     ),
     Signature(
         "segfault",
-        r"Segmentation fault|\bSIGSEGV\b|signal 11\b",
+        r"Segmentation fault|\bSIGSEGV\b|signal 11\b|with exit code 139$",
         "native code crashed: a library or an extension",
         "PYTHONFAULTHANDLER=1 in launch.env prints where. Libraries that were built for another torch or CUDA do so.",
     ),
     Signature(
         "bus-error",
-        r"Bus error|SIGBUS",
+        r"Bus error|SIGBUS|with exit code 135$",
         "a file or /dev/shm that was mapped to memory had no room, or was cut short",
         "`df -h /dev/shm` on the node; do not rewrite data that a job has open.",
     ),
     Signature(
         "abort",
-        r": Aborted(?: \(core dumped\))?$|terminate called|SIGABRT|signal 6\b",
+        r": Aborted(?: \(core dumped\))?$|terminate called|SIGABRT|signal 6\b|with exit code 134$",
         "native code ended the process (abort)",
         "The lines before it say why.",
         vague=True,
@@ -504,7 +504,7 @@ SIGNATURES = (
     ),
     Signature(
         "killed",
-        r": Killed$|exitcode +: -9|Signal 9 \(SIGKILL\)|signal 9\b",
+        r": Killed$|exitcode +: -9|Signal 9 \(SIGKILL\)|signal 9\b|with exit code 137$",
         "the process was killed (SIGKILL)",
         "Most often its node had no memory left: see resources.mem, and `sacct -j JOB -o JobID,MaxRSS,State`. Else "
         "somebody killed it, or the node's watchdog.",

@@ -36,6 +36,14 @@ def test_failed_program_start_in_a_step_shell_is_recognized(shell: str, line: st
     assert found.name == name
 
 
+@pytest.mark.parametrize(("code", "name"), [(134, "abort"), (135, "bus-error"), (137, "killed"), (139, "segfault")])
+def test_signal_is_recognized_in_the_exit_code_of_a_container(code: int, name: str) -> None:
+    """Apptainer with a namespace of processes (--containall) and shells end with 128 and the signal."""
+    found = known(f"srun: error: n2: task 2: Exited with exit code {code}")
+    assert found is not None
+    assert found.name == name
+
+
 @pytest.mark.parametrize("why", ["", " DUE TO TASK FAILURE", " DUE to SIGNAL Terminated"])
 def test_cancelled_step_notice_of_each_slurm_release_is_a_consequence(why: str) -> None:
     found = known(f"[2026-11-24T14:02:41.113] error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-24T14:02:41{why} ***")
