@@ -178,6 +178,13 @@ def failure_of(note: Sequence[str], said: str, logs: Dict[int, str], by_agents: 
     return Failure(error, node, "", reported, rank)
 
 
+def is_of_an_image(failure: Failure, said: str, logs: Dict[int, str]) -> bool:
+    """Returns whether a container's engine has ended with the same line on several nodes: no node is to blame."""
+    ended = [(node, int(re.split("[,-]", tasks)[0])) for node, tasks, _ in TASKS_ENDED.findall(said)]
+    nodes = {node for node, task in ended if own_error(logs.get(task, "")) == failure.error}
+    return failure.error.startswith("FATAL: ") and len(nodes) > 1
+
+
 def has_followed(end: str) -> bool:
     """Returns whether a log ends with a lost connection, and has no error of the rank itself."""
     return LOST_CONNECTION.search(end) is not None and not own_error(end)

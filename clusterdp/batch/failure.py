@@ -45,17 +45,19 @@ def after_failure(
     is_hung = os.path.exists(job.file("hung"))
     started = ended.saved or size(os.path.join(job.run, "metrics", job.attempt + ".jsonl")) > 0
     fault = fault_of(list(ends.values()), said, is_hung, ended.took_s, started)
-    failure = Failure()
+    failure, logs = Failure(), {rank: ends[name] for name, rank in _ranks(ends)}
     if is_hung:  # clusterdp has ended the ranks, and srun may report a healthy rank as killed
         ending.avoid("hung", words(job.file("hung")))
     else:
         note = lines(job.file("error")) if os.path.exists(job.file("error")) else []
         by_agents = any(name.startswith("node-") for name in ends)
-        failure = failure_of(note, said, {rank: ends[name] for name, rank in _ranks(ends)}, by_agents)
+        failure = failure_of(note, said, logs, by_agents)
     failure = failure._replace(node=failure.node or nodes)
     if fault.cause != "hung" and (failure.error or failure.reported) and not re.search(r"[][,]", failure.node):
         ending.once = failure.node  # the next attempt shows whether the program also fails on another node
     mistake = mistake_of(failure, ended.took_s, hosts)
+    if mistake and evidence.is_of_an_image(failure, said, logs):
+        mistake = mistake._replace(node=job.attempt)  # as above
     return by_fault(ended, fault, failure, ending.history, ending.rules, lambda: _is_repeated(ending, mistake))
 
 

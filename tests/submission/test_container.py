@@ -52,3 +52,17 @@ def test_repeated_fatal_line_of_the_engine_ends_the_run(run_script: RunScript, s
     assert run_script(values).returncode == 0
     assert run_script(values, restart=1).returncode == 255
     assert last_event(tmp_path, "7.1")["reason"] == f"the same error as before: {FATAL}"
+
+
+@pytest.mark.parametrize(("other", "ends"), [("n2", True), ("n1", False)])
+def test_fatal_line_on_two_nodes_is_not_tried_on_more_nodes(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, other: str, ends: bool
+) -> None:
+    (stubs.folder / "nodes").write_text("".join(f"idle n{n} 8|16000|(null)|(null)\n" for n in range(1, 5)))
+    lines = [f"echo '{FATAL}' | tee -a $CLUSTERDP_LOGS/rank-0000{{0,1}}.out >/dev/null"]
+    for task, node in enumerate(("n1", other)):
+        lines.append(f"echo 'srun: error: {node}: task {task}: Exited with exit code 255' >>{tmp_path}/run/slurm-7.out")
+    engine(stubs, "\n".join(["#!/bin/bash", *lines, "exit 255\n"]))
+    values = {"command": ["true"], "launch": {"container": CONTAINER}}
+    assert run_script(values).returncode == 0
+    assert run_script(values, restart=1).returncode == (255 if ends else 0)
