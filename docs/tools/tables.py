@@ -90,7 +90,7 @@ EVENTS = {
         "A checkpoint is committed. `memory`: the batch program has written a copy in memory to the disk.",
     ),
     "forgotten": Event(
-        "rank0", "what", "A used optimizer or scheduler is not in the state of its loop; `what`: a text."
+        "rank0", "what", "A used optimizer, scheduler or generator is not in the state of its loop; `what`: a text."
     ),
     "save-failed": Event("rank0", "step error failures", "A save has failed; `failures`: how many in a row."),
     "signal": Event(

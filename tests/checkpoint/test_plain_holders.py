@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -237,3 +238,41 @@ def save_accuracy(rank: int, size: int, folder: str) -> str:
     with pytest.raises(StateError) as caught:
         Checkpointer(folder, {"best": {"accuracy": 0.5 + rank}}).save(1)
     return str(caught.value)
+
+
+GENERATORS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "torch": (torch.Generator, lambda it: torch.rand(3, generator=it).tolist()),
+    "numpy": (lambda: numpy.random.default_rng(5), lambda it: it.standard_normal(3).tolist()),
+    "old numpy": (lambda: numpy.random.RandomState(5), lambda it: it.randn(3).tolist()),  # one of a pair is kept
+    "Python": (lambda: random.Random(5), lambda it: [it.gauss(0, 1) for _ in range(3)]),
+}
+
+
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_generator_in_the_state_continues_after_a_restore(tmp_path: Path, kind: str) -> None:
+    build, draw = GENERATORS[kind]
+    generator = build()
+    draw(generator)
+    Checkpointer(tmp_path, {"rng": generator}).save(1)
+    rest, again = draw(generator), build()
+    restored = Checkpointer(tmp_path, {"rng": again}).restore()
+    assert restored is not None
+    assert restored.exact, restored.differences
+    assert draw(again) == rest
+
+
+def draws(rank: int, size: int, folder: str, resume: bool) -> Any:
+    generator = random.Random(rank)
+    checkpointer = Checkpointer(folder, {"rng": generator})
+    if resume:
+        checkpointer.restore()
+    else:
+        generator.random()
+        checkpointer.save(1)
+    return generator.random()
+
+
+def test_each_rank_restores_its_own_generator(tmp_path: Path) -> None:
+    first = on_ranks(2, draws, str(tmp_path), False)
+    assert on_ranks(2, draws, str(tmp_path), True) == first
+    assert first[0] != first[1]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch.utils.data import TensorDataset
@@ -97,6 +100,38 @@ def forgets(job: JobHandle, left_out: list[str]) -> None:
             each.step()
         scheduler.step()
     assert unused.last_epoch == 0
+
+
+class Noise:
+    def __init__(self) -> None:
+        self.rng = random.Random(2)
+
+
+class Noisy(torch.utils.data.Dataset[float]):
+    def __init__(self) -> None:
+        self.noise = Noise()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, at: int) -> float:
+        return self.noise.rng.random()
+
+
+def draws_numbers(job: JobHandle, kept: bool) -> None:
+    """The loop keeps the generators of its loader, and nobody draws from the last one."""
+    mixup, augment, unused = numpy.random.default_rng(0), Noise(), torch.Generator()
+    loader = torch.utils.data.DataLoader(Noisy(), 1, shuffle=True, generator=torch.Generator())
+    held = torch.utils.data.DataLoader(Noisy(), 1, generator=torch.Generator())
+    state = {"mixup": mixup, "augment": augment.rng} if kept else {}
+    before = unused.get_state()
+    big = torch.ones(3)
+    dead = weakref.ref(big)
+    for _ in job.loop(loader, state, every_steps=2):
+        mixup.random(), augment.rng.random(), next(iter(held))
+        big = None  # type: ignore[assignment]
+        assert dead() is None, "the look at the variables keeps none of them alive"
+    assert torch.equal(unused.get_state(), before)
 
 
 class Remembering(torch.optim.SGD):

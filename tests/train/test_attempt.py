@@ -256,6 +256,16 @@ def test_used_optimizer_and_scheduler_outside_the_state_are_named_once(tmp_path:
     assert all(what in ranks.rank_log(0) for what in found)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_used_generators_outside_the_state_are_named_once(tmp_path: Path, kept: bool) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:draws_numbers", {"kept": kept})
+    ranks = one(run, size=1)
+    assert ranks.join() == [0], ranks.log
+    found = [str(event["what"]) for event in read_events(RunDir(tmp_path / "run")) if event["event"] == "forgotten"]
+    named = ["mixup (numpy.Generator, jobs.py:", "augment.rng (random.Random, jobs.py:"]
+    assert [what.rpartition(":")[0].partition(":")[0] + ":" for what in found] == ([] if kept else named), found
+
+
 @pytest.mark.parametrize(
     ("kind", "step", "error"),
     [

@@ -24,7 +24,7 @@ _LEAVES = (str, bytes, int, float, type(None), torch.Tensor, numpy.ndarray, type
 def generators_of(holder: Any) -> dict[str, Any]:
     """Returns the generators to which an object refers, by their place in it, without the global ones. No code of the
     object is run."""
-    return {name: thing for name, thing in reached(holder) if _is_generator(thing)}
+    return {name: thing for name, thing in reached(holder) if is_generator(thing)}
 
 
 def living(kind: type) -> list[Any]:
@@ -59,7 +59,7 @@ def _parts(thing: Any) -> Iterator[tuple[Any, Any]]:
     elif isinstance(thing, FunctionType):
         yield from enumerate((*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()))
         names, code = thing.__code__.co_names, thing.__code__
-        yield from ((name, each) for name in names if _is_generator(each := thing.__globals__.get(name)))
+        yield from ((name, each) for name in names if is_generator(each := thing.__globals__.get(name)))
         for name, cell in zip(code.co_freevars, thing.__closure__ or (), strict=True):
             try:
                 yield name, cell.cell_contents
@@ -78,7 +78,8 @@ def _parts(thing: Any) -> Iterator[tuple[Any, Any]]:
                 yield from ((name, each) for name, each in vars(kind).items() if isinstance(each, FunctionType))
 
 
-def _is_generator(thing: Any) -> bool:
+def is_generator(thing: Any) -> bool:
+    """Returns whether a thing is a generator of random numbers, but not a global one."""
     if isinstance(thing, random.SystemRandom) or any(thing is one for one in _GLOBAL):
         return False
     return isinstance(thing, torch.Generator | random.Random | numpy.random.Generator | numpy.random.RandomState)

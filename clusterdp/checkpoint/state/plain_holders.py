@@ -1,5 +1,5 @@
-"""Plain dicts and tensors in a state. A restore fills them in place, with all that they hold: another name for the same
-list, array or dict has the restored values, too.
+"""Plain dicts, tensors and generators in a state. A restore fills them in place, with all that they hold: another name
+for the same list, array or dict has the restored values, too.
 
 best = {"loss": math.inf, "epoch": 0}
 state = {"model": model, "best": best, "temperature": log_alpha}
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from clusterdp.checkpoint.state.generators import is_generator, set_states, states_of
 from clusterdp.errors import StateError
 
 Path = tuple[Any, ...]  # the name in the state, and keys
@@ -89,11 +90,27 @@ class MetricHolder:
             part.to(part.device)  # the loaded sums are on the host
 
 
+class GeneratorHolder:
+    """Saves and restores a random generator of torch, numpy or Python. Each rank has its own."""
+
+    per_rank = True
+
+    def __init__(self, held: Any):
+        self.held = held
+
+    def state_dict(self) -> dict[str, Any]:
+        return states_of({"generator": self.held})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if set_states({"generator": self.held}, state):
+            raise ValueError("it was a generator of another kind when it was saved")
+
+
 def is_metric(thing: Any) -> bool:
     return isinstance(thing, torch.nn.Module) and hasattr(thing, "_update_count") and hasattr(thing, "_defaults")
 
 
-HOLDERS = (DictHolder, TensorHolder, MetricHolder)
+HOLDERS = (DictHolder, TensorHolder, MetricHolder, GeneratorHolder)
 
 
 class PerRank:
@@ -114,7 +131,7 @@ class PerRank:
 
 
 def held(thing: Any) -> Any:
-    """Returns a holder for a plain dict, a tensor or a metric, and any other object itself."""
+    """Returns a holder for a plain dict, a tensor, a metric or a generator, and any other object itself."""
     if isinstance(thing, PerRank) and isinstance(thing.held, HOLDERS):
         return thing.held
     parts = [*map(is_metric, thing.modules())] if isinstance(thing, torch.nn.Module) else [False]
@@ -122,6 +139,8 @@ def held(thing: Any) -> Any:
         return MetricHolder(thing)
     if isinstance(thing, torch.Tensor):
         return TensorHolder(thing)
+    if is_generator(thing):
+        return GeneratorHolder(thing)
     return DictHolder(thing) if isinstance(thing, dict) and not hasattr(thing, "state_dict") else thing
 
 

@@ -36,8 +36,8 @@ def check(state: Mapping[Any, Any]) -> dict[str, Any]:
         if not isinstance(name, str) or not name or isinstance(inner, type) or not isinstance(inner, Stateful):
             raise StateError(
                 f"{name}: a {type(inner).__qualname__} has no state_dict() and load_state_dict(). "
-                "Pass name -> object with both, such as a Module, an Optimizer, a scheduler or a sampler; a tensor; or "
-                "a dict of values, as in {'best': {'loss': 0.5}}, which a restore fills."
+                "Pass name -> object with both, such as a Module, an Optimizer, a scheduler or a sampler; a tensor; a "
+                "random generator; or a dict of values, as in {'best': {'loss': 0.5}}, which a restore fills."
             )
     parameter_names.check_held(state)
     state = {name: unwrap(thing) for name, thing in state.items()}

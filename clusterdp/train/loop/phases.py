@@ -101,7 +101,7 @@ class Phases:
         self.record.time.turn("restore")
         if loop.saves.checkpointer is not None:
             loop.saves.checkpointer.begin(loop.name, loop.state, loop.first)
-            loop.saves.forgotten = Forgotten(loop.state) if self.rank.is_first else None
+            loop.saves.forgotten = Forgotten(loop.state, loop.batches.loader) if self.rank.is_first else None
 
     def _stop_if_asked(self) -> None:
         rank, record = self.rank, self.record
