@@ -84,3 +84,13 @@ def test_salloc_no_shell_keeps_the_allocation_for_srun(shared_desk: Desk) -> Non
     job = shared_desk.say("squeue -h -t R -n left -o %A")
     assert shared_desk.say(f"srun --jobid={job} echo hello") == "hello"
     shared_desk.say(f"scancel {job}")
+
+
+@pytest.mark.parametrize("command", ["srun", "salloc"])
+def test_quiet_command_killed_while_pending_is_silent(shared_desk: Desk, command: str) -> None:
+    name = f"quiet-{command}"
+    words = [command, "--quiet", f"--job-name={name}", "--begin=now+1hour", "true"]
+    waits = subprocess.Popen(words, cwd=shared_desk.folder, env=shared_desk.cluster.environ(), stderr=-1, text=True)
+    shared_desk.until(lambda: shared_desk.say(f"squeue -h -n {name} -o %A"))
+    waits.terminate()
+    assert (waits.communicate(timeout=30)[1], waits.returncode) == ("", 1)

@@ -43,6 +43,13 @@ def test_sacct_reports_memory_and_cpu_time_of_each_step(desk: Desk) -> None:
     assert told["steps"][-1]["time"]["total"]["seconds"] == int(seconds(work[8]))
 
 
+def test_sacct_shows_the_words_of_srun_as_submit_line_of_steps(desk: Desk) -> None:
+    job = desk.submit("--wait", script="srun -n1 --job-name named bash -c 'exit 0'")
+    look = f"sacct -n -P -j {job} -o JobID,SubmitLine"
+    line = "srun -n1 --job-name named bash -c exit 0"
+    desk.until(lambda: desk.say(look).splitlines()[1:] == [f"{job}.batch|", f"{job}.0|{line}"], "the rows")
+
+
 def test_sacct_shows_the_same_usage_after_the_daemon_is_killed(desk: Desk) -> None:
     job = desk.submit(script="true")
     desk.cluster.wait(job)

@@ -45,6 +45,11 @@ class AllocationTexts:
             for text in texts:
                 client.error(f"{self.command}: {text}")
 
+    def refusal(self, options: ParsedOptions, texts: tuple[str, ...], job: JobRecord) -> Refusal:
+        """Returns the end of a command that gets no nodes. --quiet leaves only its errors."""
+        shown = [text for text in texts if "quiet" not in options or text.startswith(f"{self.command}: error: ")]
+        return Refusal("\n".join(shown).format(job.id))
+
 
 def command_line(parser: GetoptParser, words: list[str]) -> tuple[list[Pairs], list[str]]:
     """Returns the options of each component of a job (colons separate components), and the words after the options."""
@@ -159,7 +164,7 @@ async def _wait_for_nodes(
 ) -> None:
     while not job.shares:
         if job.over:
-            raise Refusal("\n".join(text.format(job.id) for text in messages.cancelled))
+            raise messages.refusal(options, messages.cancelled, job)
         try:
             number = await change_or_signal(client, daemon)
         except ConnectionLost:
@@ -168,7 +173,7 @@ async def _wait_for_nodes(
             raise
         if number in ENDING:
             job_end.cancel(daemon.controller, job)
-            raise Refusal("\n".join(text.format(job.id) for text in messages.interrupted))
+            raise messages.refusal(options, messages.interrupted, job)
 
 
 async def change_or_signal(client: Connection, daemon: Daemon) -> int | None:

@@ -187,7 +187,7 @@ FIELDS: dict[str, SacctField] = {
     "StdIn": SacctField(lambda line: line.of_job("/dev/null" if line.row.stdout else ""), 20),
     "StdOut": SacctField(lambda line: line.of_job(line.row.stdout), 20),
     "Submit": SacctField(lambda line: stamp(line.step.start if line.step else line.row.submit), 19),
-    "SubmitLine": SacctField(lambda line: line.of_job(line.row.submit_line), 20),
+    "SubmitLine": SacctField(lambda line: (line.step or line.row).submit_line, 20),
     "Suspended": SacctField(lambda line: "00:00:00"),
     "SystemCPU": SacctField(lambda line: cpu_clock(sum(used.system_s for used in line.usages))),
     "Timelimit": SacctField(lambda line: line.of_job(_limit(line, limit_clock(line.row.minutes)))),

@@ -163,7 +163,7 @@ class NewerSacctJsonWriter(NewerJsonWriter):
             return found
         found["time"]["limit"] = number(None, infinite=True)
         found["step"] |= dict.fromkeys(defaults.PATHS.split(), "")
-        return defaults.as_26_05("step", found)
+        return defaults.as_26_05("step", found, submit_line=step.submit_line)
 
     def _step_of_24_11(self, row: AccountingJob, step: AccountingStep, now: float) -> Json:
         used = step.usage

@@ -125,6 +125,7 @@ async def _run(client: Connection, daemon: Daemon) -> int:
     _assign(daemon, job, components)
     for component in components:
         component.request = request_of(component, client.pid, release, _hosts(client, component.options))
+        component.request.submit_line = " ".join(["srun", *client.words])
     await _begin(client, daemon, components, own_job=number is None)
     return 0
 

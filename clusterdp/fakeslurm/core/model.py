@@ -100,6 +100,7 @@ class Step:
     hosts: list[str] = field(default_factory=list)  # the node of each task, with --distribution=arbitrary
     runs_in: int = 0  # id of the component whose slurmstepd runs the step; 0: this component
     host_pid: int = 0  # pid of srun
+    submit_line: str = ""  # the words of srun
     cpus_per_step: str = ""
     tres_per_node: str = ""
     tres_per_task: str = ""

@@ -172,7 +172,8 @@ class Daemon:
             except CommandDone as end:
                 code = end.exit_code
             except Refusal as refusal:
-                client.error(refusal.text)
+                if refusal.text:
+                    client.error(refusal.text)
                 code = refusal.exit_code
             except ConnectionLost:
                 raise

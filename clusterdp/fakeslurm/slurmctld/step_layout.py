@@ -66,6 +66,7 @@ class StepRequest:
     no_gres: bool = False
     minutes: int | None = None
     pid: int = 0
+    submit_line: str = ""
     gpu_options: dict[str, str] = field(default_factory=dict)  # values that scontrol show step prints
 
     @property
@@ -217,6 +218,7 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
         minutes=request.minutes,
         hosts=request.hosts,
         host_pid=request.pid,
+        submit_line=request.submit_line,
     )
     one_each = max(counts) <= 1 and not (request.by_cpus and release.tasks_by_cpus_are_block)
     asked = of_distribution(request.distribution).get("SLURM_DISTRIBUTION")

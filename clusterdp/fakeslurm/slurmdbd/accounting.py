@@ -32,6 +32,7 @@ class AccountingStep:
     cancelled_by: int | None
     batch: bool
     usage: Usage | None = None  # set when the step has ended
+    submit_line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,4 +266,5 @@ def _step_row(step: Step) -> AccountingStep:
         cancelled_by=step.cancelled_by,
         batch=step.id == BATCH,
         usage=step.usage,
+        submit_line=step.submit_line,
     )
