@@ -78,6 +78,12 @@ def test_end_to_end_tests_pass_on_each_slurm_release(name: str) -> None:
     stories_hold_on(name, "tests/e2e", "tests/slurm/test_testbed.py", marks="slurm and not long")
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_published_packages_print_the_same_on_slurm_24_11() -> None:
+    stories_hold_on("24.11", "tests/e2e/test_published_packages.py")
+
+
 def test_unknown_slurm_release_prints_usage_and_exits_with_2() -> None:
     words = [sys.executable, "-m", "tests.slurm.release", "19.05", "true"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
