@@ -13,6 +13,9 @@
 #   make release V=0.2.0  version, changelog, test of the wheel, commit and tag; nothing is pushed
 #   make clean       remove .venv, caches and builds (not runs/)
 
+# Thousands of processes that the tests start would each compile all modules again, where an image sets this.
+unexport PYTHONDONTWRITEBYTECODE
+
 venv := .venv
 bin := $(venv)/bin
 # The stamps: whoever changes what is to be installed gets it installed by the next make.
