@@ -634,7 +634,20 @@ class Late(Noisy):
         return (index + torch.tensor(self.draw.random()),)
 
 
-@pytest.mark.parametrize("data", [Own, Late])
+def noise() -> float:
+    return DRAWS.random()
+
+
+class Helped(Noisy):
+    """Draws from a generator of its class, and from one of its module in another function."""
+
+    draw = numpy.random.default_rng(7)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        return (index + torch.tensor(self.draw.random() + noise()),)
+
+
+@pytest.mark.parametrize("data", [Own, Late, Helped])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_job_loader_seeds_the_generators_of_a_data_set(attempt: Any, job: JobHandle, data: Any, workers: int) -> None:
     def make() -> Any:

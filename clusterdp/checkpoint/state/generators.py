@@ -1,14 +1,16 @@
-"""The random generators that a user's object keeps: torch's, numpy's and Python's, found through plain attributes."""
+"""The random generators that a user's object keeps: torch's, numpy's and Python's, found without running its code."""
 
 from __future__ import annotations
 
 import gc
 import random
+import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy
@@ -18,13 +20,14 @@ from torch.utils.data import DataLoader
 DEEP, LONG, MANY = 8, 64, 4096  # limits of a search: nested objects, elements of a container, and objects in all
 PARTS = ("generator", "sampler", "batch_sampler", "dataset", "collate_fn")  # of a DataLoader
 _GLOBAL = (torch.default_generator, random.random.__self__, numpy.random.mtrand._rand)  # type: ignore[attr-defined]
+_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "clusterdp"}  # of their objects, only generators count
 _LEAVES = (str, bytes, int, float, type(None), torch.Tensor, numpy.ndarray, type, ModuleType)
 
 
 def generators_of(holder: Any) -> dict[str, Any]:
     """Returns the generators to which an object refers, by their place in it, without the global ones. No code of the
     object is run."""
-    return {name: thing for name, thing in reached(holder) if is_generator(thing)}
+    return {name: thing for name, thing in reached(holder, far=True) if is_generator(thing)}
 
 
 def living(kind: type) -> list[Any]:
@@ -35,8 +38,9 @@ def living(kind: type) -> list[Any]:
     return [thing for thing in things if type(thing) in kinds]
 
 
-def reached(holder: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the objects to which an object refers, each once, the nearest first."""
+def reached(holder: Any, *, far: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yields the objects to which an object refers, each once, the nearest first. far: also those that its code names,
+    in its classes, in the globals of its functions, and in modules."""
     seen, level = set[int](), [("", holder)]
     for _ in range(DEEP):
         below = list[tuple[str, Any]]()
@@ -47,24 +51,22 @@ def reached(holder: Any) -> Iterator[tuple[str, Any]]:
             yield name, thing
             if len(seen) == MANY:
                 return
-            below += [(f"{name}.{key}".lstrip("."), part) for key, part in _parts(thing)]
+            below += [(f"{name}.{key}".lstrip("."), part) for key, part in _parts(thing, far)]
         level = below
 
 
-def _parts(thing: Any) -> Iterator[tuple[Any, Any]]:
+def _parts(thing: Any, far: bool) -> Iterator[tuple[Any, Any]]:
     if isinstance(thing, dict):
         yield from islice(dict.items(thing), LONG)
-    elif type(thing) in (list, tuple):
-        yield from enumerate(thing[:LONG])
+    elif isinstance(thing, (list, tuple, deque)):
+        kind: Any = next(kind for kind in (list, tuple, deque) if isinstance(thing, kind))
+        yield from enumerate(islice(kind.__iter__(thing), LONG))
     elif isinstance(thing, FunctionType):
         yield from enumerate((*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()))
-        names, code = thing.__code__.co_names, thing.__code__
-        yield from ((name, each) for name in names if is_generator(each := thing.__globals__.get(name)))
-        for name, cell in zip(code.co_freevars, thing.__closure__ or (), strict=True):
-            try:
+        yield from _named(thing) if far else ()
+        for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
+            with suppress(ValueError):  # the cell is empty
                 yield name, cell.cell_contents
-            except ValueError:  # the cell is empty
-                continue
     elif isinstance(thing, MethodType):
         yield from (("self", thing.__self__), ("function", thing.__func__))
     elif isinstance(thing, partial):
@@ -75,7 +77,38 @@ def _parts(thing: Any) -> Iterator[tuple[Any, Any]]:
         yield from ((name, own[name]) for name in names if own and name in own)
         for kind in type(thing).__mro__:
             if kind.__module__.partition(".")[0] not in ("torch", "builtins", "typing", "abc"):
-                yield from ((name, each) for name, each in vars(kind).items() if isinstance(each, FunctionType))
+                for name, each in vars(kind).items():
+                    if isinstance(each, MemberDescriptorType):
+                        with suppress(AttributeError):  # the slot is empty
+                            yield name, each.__get__(thing)
+                    elif isinstance(each, (FunctionType, classmethod, staticmethod, property)):
+                        yield name, getattr(each, "fget", getattr(each, "__func__", each))
+                    elif far and name not in (own or ()) and _is_followed(each):
+                        yield name, each
+
+
+def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yields the globals that a function names, and what it names in modules and classes."""
+    codes = [function.__code__]
+    for code in codes:  # grows: before Python 3.12, comprehensions have code of their own
+        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+    names = dict.fromkeys(name for code in codes for name in code.co_names)
+    holders = [function.__globals__.get(name) for name in names]
+    spaces = [function.__globals__, *(vars(holder) for holder in holders if isinstance(holder, (ModuleType, type)))]
+    is_own = "-packages" not in function.__code__.co_filename and _is_followed(function)
+    for name, each in ((name, space.get(name)) for space in spaces for name in names):
+        if is_generator(each) or (is_own and _is_followed(each)):
+            yield name, each
+
+
+def _is_followed(thing: Any) -> bool:
+    """Returns whether a global or a class's attribute may lead to generators: a search through libraries takes long."""
+    where = getattr(thing if isinstance(thing, FunctionType) else type(thing), "__module__", None) or ""
+    return (
+        isinstance(thing, (dict, list, tuple, partial))
+        or is_generator(thing)
+        or where.partition(".")[0] not in _LIBRARIES
+    )
 
 
 def is_generator(thing: Any) -> bool:

@@ -1,0 +1,87 @@
+"""Where the generators of a user's object are found."""
+
+from __future__ import annotations
+
+import random
+from collections import deque, namedtuple
+from typing import Any
+
+import numpy
+import pytest
+
+from clusterdp.checkpoint.state.generators import generators_of
+
+DRAWS, NUMBERS = random.Random(7), numpy.random.default_rng(7)
+Pair = namedtuple("Pair", "name draws")
+
+
+class Settings:
+    draws = random.Random(9)
+
+
+class Slotted:
+    __slots__ = ("draws", "empty")
+
+    def __init__(self) -> None:
+        self.draws = random.Random(8)
+
+
+AUGMENT = Slotted()
+
+
+class Shared:
+    draws = DRAWS
+
+
+class Lazy:
+    @property
+    def draws(self) -> Any:
+        return DRAWS
+
+
+class Static:
+    @staticmethod
+    def draw() -> float:
+        return DRAWS.random()
+
+
+class OfGlobals:
+    def __getitem__(self, index: int) -> float:
+        return index + noise() + Settings.draws.random()
+
+
+def noise() -> float:
+    return sum(NUMBERS.normal() for _ in range(2))
+
+
+def of_a_module(samples: Any) -> float:
+    return random.choice(samples) + numpy.random.rand() + DRAWS.random()  # the global streams are kept by others
+
+
+def of_an_object(samples: Any) -> Any:
+    return AUGMENT.draws.choice(samples)
+
+
+FOUND: dict[str, tuple[Any, list[Any]]] = {
+    "a slot": (AUGMENT, [AUGMENT.draws]),
+    "an attribute of its class": (Shared(), [DRAWS]),
+    "a property": (Lazy(), [DRAWS]),
+    "a static method": (Static(), [DRAWS]),
+    "functions that its method calls": (OfGlobals(), [NUMBERS, Settings.draws]),
+    "a named tuple": ([Pair("noise", DRAWS)], [DRAWS]),
+    "a deque": ({"last": deque([DRAWS])}, [DRAWS]),
+    "an object of its module": (of_an_object, [AUGMENT.draws]),
+    "modules": (of_a_module, [DRAWS]),
+}
+
+
+@pytest.mark.parametrize("where", FOUND)
+def test_generators_are_found_in(where: str) -> None:
+    holder, expected = FOUND[where]
+    assert set(map(id, generators_of(holder).values())) == set(map(id, expected))
+
+
+def test_generator_of_an_object_hides_the_generator_of_its_class() -> None:
+    own = Shared()
+    own.draws = random.Random(10)
+    assert generators_of(own) == {"draws": own.draws}
