@@ -252,3 +252,24 @@ def test_buffers_registered_in_the_first_forward_pass_are_restored(tmp_path: Pat
     assert torch.equal(again(torch.ones(2)), model(torch.ones(2)))
     assert torch.equal(again[0].scale, model[0].scale)
     assert again.state_dict().keys() == model.state_dict().keys()
+
+
+def test_lazy_modules_are_restored_before_their_first_forward_pass(tmp_path: Path) -> None:
+    def build() -> dict[str, Any]:
+        layers = torch.nn.LazyLinear(3), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1)
+        model = torch.nn.Sequential(*layers)
+        return {"model": model, "optimizer": torch.optim.Adam(model.parameters())}
+
+    def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        loss: torch.Tensor = model(torch.arange(8.0).view(4, 2)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    state, other = build(), build()
+    checkpointer = Checkpointer(tmp_path, state)
+    train(**state)
+    checkpointer.save(1)
+    assert restore(tmp_path, **other).exact
+    assert [train(**other) for _ in range(3)] == [train(**state) for _ in range(3)]

@@ -85,16 +85,25 @@ class Algorithm:
 
 
 def forgets(job: JobHandle, left_out: list[str]) -> None:
-    """One optimizer is in an object of the state, one has nothing to lose, and a scheduler is not used."""
-    model, head, plain = (torch.nn.Linear(1, 1) for _ in range(3))
+    """One optimizer is in an object of the state, one in a closure of such an object, one has nothing to lose, and a
+    scheduler is not used."""
+    model, head, plain, tail = (torch.nn.Linear(1, 1) for _ in range(4))
     optimizer, algorithm = torch.optim.Adam(model.parameters()), Algorithm(head)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     unused = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    sgd = torch.optim.SGD(plain.parameters(), lr=0.1)
+    sgd, closed = torch.optim.SGD(plain.parameters(), lr=0.1), {"tail": torch.optim.Adam(tail.parameters())}
+
+    class Closed:
+        def state_dict(self) -> dict[str, Any]:
+            return closed["tail"].state_dict()
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            closed["tail"].load_state_dict(state)
+
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "algorithm": algorithm}
     state = {name: thing for name, thing in state.items() if name not in left_out}
-    for _ in job.loop([1, 2, 3, 4], {**state, "head": head, "plain": plain}, every_steps=2):
-        for each in (optimizer, algorithm.inner[0], sgd):
+    for _ in job.loop([1, 2, 3, 4], {**state, "head": head, "plain": plain, "closed": Closed()}, every_steps=2):
+        for each in (optimizer, algorithm.inner[0], sgd, closed["tail"]):
             for parameter in each.param_groups[0]["params"]:
                 parameter.grad = torch.ones_like(parameter)
             each.step()

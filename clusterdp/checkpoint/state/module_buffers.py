@@ -35,12 +35,13 @@ def load(name: str, module: Any, state: Mapping[str, torch.Tensor]) -> Iterator[
 
 def make_room(module: torch.nn.Module, state: Mapping[str, Any], resized: Collection[str]) -> None:
     """Gives resized buffers their saved size. A tensor with a stride of 0 cannot be written to; it gets memory for all
-    its elements."""
-    for key in resized:
-        if key in state:
-            as_built.replace(module, key, state[key])
+    its elements. Lazy tensors get their saved size from load_state_dict()."""
+    tensors = dict(chain(module.named_parameters(), module.named_buffers()))
+    given = {key for key in state if not torch.nn.parameter.is_lazy(tensors.get(key))}
+    for key in given.intersection(resized):
+        as_built.replace(module, key, state[key])
     for key, live in chain(module.named_parameters(), module.named_buffers()):
-        if key in state and not is_sharded(live) and 0 in (strides.noted(tuple(live.shape), live.stride()) or ()):
+        if key in given and not is_sharded(live) and 0 in (strides.noted(tuple(live.shape), live.stride()) or ()):
             live.data = torch.empty_like(live, memory_format=torch.contiguous_format)
 
 

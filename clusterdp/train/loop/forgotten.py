@@ -140,7 +140,7 @@ def _named(thing: Any, state: Mapping[str, Any]) -> str:
 
 def _reached(state: Mapping[str, Any]) -> Iterator[Any]:
     """Yields the objects of the state, and what they hold in attributes, lists and dicts. A module's state_dict() has
-    nothing of its other attributes."""
+    nothing of its other attributes, and a scheduler's nothing of its optimizer."""
     seen: set[int] = set()
     left = list(state.values())
     while left and len(seen) < MOST_OBJECTS:
@@ -153,5 +153,7 @@ def _reached(state: Mapping[str, Any]) -> Iterator[Any]:
             left += thing.values()
         elif isinstance(thing, (list, tuple)):
             left += thing
-        elif getattr(type(thing), "state_dict", None) is not torch.nn.Module.state_dict:
-            left += (item for name, item in getattr(thing, "__dict__", {}).items() if name not in _OF_AN_OPTIMIZER)
+        elif (saves := getattr(type(thing), "state_dict", None)) is not torch.nn.Module.state_dict:
+            yield from (each for _, each in reached(saves, far=True))  # an optimizer in its closure, or a global one
+            out = (*_OF_AN_OPTIMIZER, "optimizer") if isinstance(thing, LRScheduler) else _OF_AN_OPTIMIZER
+            left += (item for name, item in getattr(thing, "__dict__", {}).items() if name not in out)
