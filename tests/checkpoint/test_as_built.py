@@ -273,3 +273,14 @@ def test_lazy_modules_are_restored_before_their_first_forward_pass(tmp_path: Pat
     checkpointer.save(1)
     assert restore(tmp_path, **other).exact
     assert [train(**other) for _ in range(3)] == [train(**state) for _ in range(3)]
+
+
+def test_added_parameters_are_named_once_at_a_save(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = torch.nn.ParameterList([torch.ones(1)])
+    checkpointer = Checkpointer(tmp_path, {"model": model})
+    checkpointer.save(1)
+    assert not caplog.text
+    model.append(torch.nn.Parameter(torch.ones(1)))
+    checkpointer.save(2)
+    checkpointer.save(3)
+    assert caplog.text.count("model: training has added parameters (1). A resume is refused unless") == 1

@@ -45,9 +45,13 @@ class Static:
         return DRAWS.random()
 
 
+class Others:
+    draws = random.Random(11)
+
+
 class OfGlobals:
     def __getitem__(self, index: int) -> float:
-        return index + noise() + Settings.draws.random()
+        return index + noise() + Settings.draws.random() + Others.draws.random()
 
 
 def noise() -> float:
@@ -67,7 +71,7 @@ FOUND: dict[str, tuple[Any, list[Any]]] = {
     "an attribute of its class": (Shared(), [DRAWS]),
     "a property": (Lazy(), [DRAWS]),
     "a static method": (Static(), [DRAWS]),
-    "functions that its method calls": (OfGlobals(), [NUMBERS, Settings.draws]),
+    "functions that its method calls": (OfGlobals(), [NUMBERS, Settings.draws, Others.draws]),
     "a named tuple": ([Pair("noise", DRAWS)], [DRAWS]),
     "a deque": ({"last": deque([DRAWS])}, [DRAWS]),
     "an object of its module": (of_an_object, [AUGMENT.draws]),
@@ -82,6 +86,10 @@ def test_generators_are_found_in(where: str) -> None:
 
 
 def test_generator_of_an_object_hides_the_generator_of_its_class() -> None:
-    own = Shared()
-    own.draws = random.Random(10)
+    class Own(Shared):
+        draws = random.Random(10)
+
+    assert generators_of(Own()) == {"draws": Own.draws}
+    own = Own()
+    own.draws = random.Random(12)
     assert generators_of(own) == {"draws": own.draws}

@@ -23,6 +23,7 @@ import torch
 from clusterdp.checkpoint.format.checksum import checksum
 from clusterdp.checkpoint.state.tree import Flattener, as_bytes, dtype_name, is_sharded, memory_of
 from clusterdp.errors import StateError
+from clusterdp.wording import some_of
 
 _log = logging.getLogger("clusterdp.checkpoint")
 # [dtype, shape] of a buffer; if the buffer is in no state_dict(), also its checksum. None: no buffer, or a buffer that
@@ -79,6 +80,11 @@ def _changes(name: str, thing: Any, state: Mapping[str, Any]) -> dict[str, Any]:
                 buffers[key] = buffer  # type: ignore[assignment]
             if hidden or not was or now[1] != was[1]:
                 came_from[key] = was
+    grown = [key for key, _ in thing.named_parameters() if key not in built.requires_grad]
+    if grown and not built.warned:
+        built.warned = True
+        what = "training has added parameters (%s). A resume is refused unless they are added before it restores."
+        _log.warning(f"%s: {what}", name, some_of(grown, 3))
     flags = {
         name: parameter.requires_grad
         for name, parameter in thing.named_parameters()

@@ -27,7 +27,8 @@ _LEAVES = (str, bytes, int, float, type(None), torch.Tensor, numpy.ndarray, type
 def generators_of(holder: Any) -> dict[str, Any]:
     """Returns the generators to which an object refers, by their place in it, without the global ones. No code of the
     object is run."""
-    return {name: thing for name, thing in reached(holder, far=True) if is_generator(thing)}
+    found = [(name, thing) for name, thing in reached(holder, far=True) if is_generator(thing)]
+    return {**dict(found), **dict(reversed(found))}  # the nearest of a name, in the order of the search
 
 
 def living(kind: type) -> list[Any]:
@@ -58,9 +59,8 @@ def reached(holder: Any, *, far: bool = False) -> Iterator[tuple[str, Any]]:
 def _parts(thing: Any, far: bool) -> Iterator[tuple[Any, Any]]:
     if isinstance(thing, dict):
         yield from islice(dict.items(thing), LONG)
-    elif isinstance(thing, (list, tuple, deque)):
-        kind: Any = next(kind for kind in (list, tuple, deque) if isinstance(thing, kind))
-        yield from enumerate(islice(kind.__iter__(thing), LONG))
+    elif kinds := [kind for kind in (list, tuple, deque) if isinstance(thing, kind)]:
+        yield from enumerate(islice(kinds[0].__iter__(thing), LONG))
     elif isinstance(thing, FunctionType):
         yield from enumerate((*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()))
         yield from _named(thing) if far else ()
@@ -83,32 +83,28 @@ def _parts(thing: Any, far: bool) -> Iterator[tuple[Any, Any]]:
                             yield name, each.__get__(thing)
                     elif isinstance(each, (FunctionType, classmethod, staticmethod, property)):
                         yield name, getattr(each, "fget", getattr(each, "__func__", each))
-                    elif far and name not in (own or ()) and _is_followed(each):
+                    elif far and _is_followed(each):
                         yield name, each
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yields the globals that a function names, and what it names in modules and classes."""
-    codes = [function.__code__]
+    codes, space = [function.__code__], function.__globals__
     for code in codes:  # grows: before Python 3.12, comprehensions have code of their own
         codes += [const for const in code.co_consts if isinstance(const, CodeType)]
     names = dict.fromkeys(name for code in codes for name in code.co_names)
-    holders = [function.__globals__.get(name) for name in names]
-    spaces = [function.__globals__, *(vars(holder) for holder in holders if isinstance(holder, (ModuleType, type)))]
+    spaces = [space, *(vars(each) for name in names if isinstance(each := space.get(name), (ModuleType, type)))]
     is_own = "-packages" not in function.__code__.co_filename and _is_followed(function)
-    for name, each in ((name, space.get(name)) for space in spaces for name in names):
-        if is_generator(each) or (is_own and _is_followed(each)):
-            yield name, each
+    places = ((at, each, name) for at, each in enumerate(spaces) for name in names if name in each)
+    found = ((f"{at}.{name}" if at else name, each[name]) for at, each, name in places)
+    return ((name, each) for name, each in found if is_generator(each) or (is_own and _is_followed(each)))
 
 
 def _is_followed(thing: Any) -> bool:
     """Returns whether a global or a class's attribute may lead to generators: a search through libraries takes long."""
-    where = getattr(thing if isinstance(thing, FunctionType) else type(thing), "__module__", None) or ""
-    return (
-        isinstance(thing, (dict, list, tuple, partial))
-        or is_generator(thing)
-        or where.partition(".")[0] not in _LIBRARIES
-    )
+    kind = thing if isinstance(thing, FunctionType) else type(thing)
+    root = str(kind.__module__).partition(".")[0]
+    return isinstance(thing, (dict, list, tuple, partial)) or is_generator(thing) or root not in _LIBRARIES
 
 
 def is_generator(thing: Any) -> bool:

@@ -35,9 +35,9 @@ def load(name: str, module: Any, state: Mapping[str, torch.Tensor]) -> Iterator[
 
 def make_room(module: torch.nn.Module, state: Mapping[str, Any], resized: Collection[str]) -> None:
     """Gives resized buffers their saved size. A tensor with a stride of 0 cannot be written to; it gets memory for all
-    its elements. Lazy tensors get their saved size from load_state_dict()."""
-    tensors = dict(chain(module.named_parameters(), module.named_buffers()))
-    given = {key for key in state if not torch.nn.parameter.is_lazy(tensors.get(key))}
+    its elements. A lazy tensor gets its saved size from load_state_dict()."""
+    tensors = list(chain(module.named_parameters(), module.named_buffers()))
+    given = state.keys() - {key for key, tensor in tensors if torch.nn.parameter.is_lazy(tensor)}
     for key in given.intersection(resized):
         as_built.replace(module, key, state[key])
     for key, live in chain(module.named_parameters(), module.named_buffers()):
