@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from enum import Enum
 from functools import partial
 from itertools import islice
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
@@ -18,8 +19,10 @@ import torch
 from torch.utils.data import DataLoader
 
 DEEP, LONG, MANY = 8, 64, 4096  # limits of a search: nested objects, elements of a container, and objects in all
+_PLAIN = (str, bytes, int, float, type(None), tuple, Enum)  # keys of dicts that are names: others may be long
 PARTS = ("generator", "sampler", "batch_sampler", "dataset", "collate_fn")  # of a DataLoader
 _GLOBAL = (torch.default_generator, random.random.__self__, numpy.random.mtrand._rand)  # type: ignore[attr-defined]
+_KINDS = (torch.Generator, random.Random, numpy.random.Generator, numpy.random.RandomState)
 _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "clusterdp"}  # of their objects, only generators count
 _LEAVES = (str, bytes, int, float, type(None), torch.Tensor, numpy.ndarray, type, ModuleType)
 
@@ -31,60 +34,81 @@ def generators_of(holder: Any) -> dict[str, Any]:
     return {**dict(found), **dict(reversed(found))}  # the nearest of a name, in the order of the search
 
 
-def living(kind: type) -> list[Any]:
-    """Returns all objects of a class that the garbage collector knows. Each class is asked once, because the bases of
-    300,000 objects take 100 ms."""
+def living(*wanted: type) -> list[Any]:
+    """Returns all objects of some classes that the garbage collector knows. Each class is asked once, because the bases
+    of 300,000 objects take 100 ms."""
     things = gc.get_objects()
-    kinds = {cls for cls in set(map(type, things)) if issubclass(cls, kind)}
-    return [thing for thing in things if type(thing) in kinds]
+    kinds = {cls for cls in set(map(type, things)) if issubclass(cls, wanted)}
+    return [thing for thing in things if type(thing) in kinds] if kinds else []
+
+
+def is_a(thing: Any, kinds: type | tuple[type, ...]) -> bool:
+    """isinstance(...) for an object of the program, whose `__class__` may be a property that fails, or a mock's."""
+    return issubclass(type(thing), kinds)
 
 
 def reached(holder: Any, *, far: bool = False) -> Iterator[tuple[str, Any]]:
     """Yields the objects to which an object refers, each once, the nearest first. far: also those that its code names,
     in its classes, in the globals of its functions, and in modules."""
-    seen, level = set[int](), [("", holder)]
+    seen, kinds, level = set[int](), set[type](), [("", holder)]
     for _ in range(DEEP):
         below = list[tuple[str, Any]]()
         for name, thing in level:
-            if isinstance(thing, _LEAVES) or id(thing) in seen:
+            if is_a(thing, _LEAVES) or id(thing) in seen:
                 continue
             seen.add(id(thing))
             yield name, thing
             if len(seen) == MANY:
                 return
-            below += [(f"{name}.{key}".lstrip("."), part) for key, part in _parts(thing, far)]
+            held = parts(thing, kinds, far=far)
+            new = ((key, part) for key, part in held if not is_a(part, _LEAVES) and id(part) not in seen)
+            below += [(f"{name}.{key}".lstrip("."), part) for key, part in islice(new, MANY - len(below))]
         level = below
 
 
-def _parts(thing: Any, far: bool) -> Iterator[tuple[Any, Any]]:
-    if isinstance(thing, dict):
-        yield from islice(dict.items(thing), LONG)
-    elif kinds := [kind for kind in (list, tuple, deque) if isinstance(thing, kind)]:
-        yield from enumerate(islice(kinds[0].__iter__(thing), LONG))
-    elif isinstance(thing, FunctionType):
+def parts(thing: Any, kinds: set[type], *, far: bool = False) -> Iterator[tuple[Any, Any]]:
+    """Yields what an object holds. kinds: the classes whose functions have been yielded; it is added to. far: as of
+    reached()."""
+    if is_a(thing, dict):
+        pairs = enumerate(islice(dict.items(thing), LONG))
+        yield from ((key if is_a(key, _PLAIN) else number, part) for number, (key, part) in pairs)
+    elif rows := [kind for kind in (list, tuple, deque) if is_a(thing, kind)]:
+        yield from enumerate(islice(rows[0].__iter__(thing), LONG))
+    elif type(thing) is FunctionType:
         yield from enumerate((*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()))
         yield from _named(thing) if far else ()
         for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
             with suppress(ValueError):  # the cell is empty
                 yield name, cell.cell_contents
-    elif isinstance(thing, MethodType):
+    elif type(thing) is MethodType:
         yield from (("self", thing.__self__), ("function", thing.__func__))
-    elif isinstance(thing, partial):
+    elif is_a(thing, partial):
         yield from (("function", thing.func), *enumerate(thing.args), *thing.keywords.items())
     else:
-        own = getattr(thing, "__dict__", None) if not isinstance(thing, Mapping) else None
-        names = PARTS if isinstance(thing, DataLoader) else own or ()
-        yield from ((name, own[name]) for name in names if own and name in own)
+        own = None
+        with suppress(Exception):  # a class may have a property of this name
+            own = object.__getattribute__(thing, "__dict__")
+        if type(own) is dict and not is_a(thing, Mapping):
+            names = PARTS if is_a(thing, DataLoader) else tuple(islice(own, MANY))
+            yield from ((name, own[name]) for name in names if name in own)
         for kind in type(thing).__mro__:
             if kind.__module__.partition(".")[0] not in ("torch", "builtins", "typing", "abc"):
-                for name, each in vars(kind).items():
-                    if isinstance(each, MemberDescriptorType):
-                        with suppress(AttributeError):  # the slot is empty
-                            yield name, each.__get__(thing)
-                    elif isinstance(each, (FunctionType, classmethod, staticmethod, property)):
-                        yield name, getattr(each, "fget", getattr(each, "__func__", each))
-                    elif far and _is_followed(each):
-                        yield name, each
+                yield from _of_class(thing, kind, kinds, far)
+
+
+def _of_class(thing: Any, kind: type, kinds: set[type], far: bool) -> Iterator[tuple[str, Any]]:
+    """Yields what the slots of a class hold, and once its functions and, if far, its attributes."""
+    for name, each in list(vars(kind).items()):
+        if type(each) is MemberDescriptorType:
+            with suppress(AttributeError):  # the slot is empty
+                yield name, each.__get__(thing)
+        elif kind in kinds:
+            continue
+        elif is_a(each, (FunctionType, classmethod, staticmethod, property)):
+            yield name, getattr(each, "fget", getattr(each, "__func__", each))
+        elif far and _is_followed(each):
+            yield name, each
+    kinds.add(kind)
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -93,7 +117,7 @@ def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for code in codes:  # grows: before Python 3.12, comprehensions have code of their own
         codes += [const for const in code.co_consts if isinstance(const, CodeType)]
     names = dict.fromkeys(name for code in codes for name in code.co_names)
-    spaces = [space, *(vars(each) for name in names if isinstance(each := space.get(name), (ModuleType, type)))]
+    spaces = [space, *(vars(each) for name in names if is_a(each := space.get(name), (ModuleType, type)))]
     is_own = "-packages" not in function.__code__.co_filename and _is_followed(function)
     places = ((at, each, name) for at, each in enumerate(spaces) for name in names if name in each)
     found = ((f"{at}.{name}" if at else name, each[name]) for at, each, name in places)
@@ -102,20 +126,24 @@ def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _is_followed(thing: Any) -> bool:
     """Returns whether a global or a class's attribute may lead to generators: a search through libraries takes long."""
-    kind = thing if isinstance(thing, FunctionType) else type(thing)
+    kind = thing if type(thing) is FunctionType else type(thing)
     root = str(kind.__module__).partition(".")[0]
-    return isinstance(thing, (dict, list, tuple, partial)) or is_generator(thing) or root not in _LIBRARIES
+    return is_a(thing, (dict, list, tuple, partial)) or is_generator(thing) or root not in _LIBRARIES
 
 
 def is_generator(thing: Any) -> bool:
     """Returns whether a thing is a generator of random numbers, but not a global one."""
-    if isinstance(thing, random.SystemRandom) or any(thing is one for one in _GLOBAL):
+    if not is_a(thing, _KINDS) or is_a(thing, random.SystemRandom):
         return False
-    return isinstance(thing, torch.Generator | random.Random | numpy.random.Generator | numpy.random.RandomState)
+    return not any(thing is one for one in (*_GLOBAL, *torch.cuda.default_generators))
 
 
 def states_of(generators: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _state_of(generator) for name, generator in generators.items()}
+    states = {}
+    for name, generator in generators.items():
+        with suppress(NotImplementedError):  # a class of the program that draws from elsewhere, as SystemRandom
+            states[name] = _state_of(generator)
+    return states
 
 
 def _state_of(generator: Any) -> Any:

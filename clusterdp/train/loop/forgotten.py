@@ -12,24 +12,28 @@ import pickle
 import sys
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
 from clusterdp.checkpoint.state.as_built import parameters_of
-from clusterdp.checkpoint.state.generators import is_generator, living, reached, states_of
+from clusterdp.checkpoint.state.generators import is_a, is_generator, living, parts, reached, states_of
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 from clusterdp.wording import some_of
 
-LONGEST_S = 0.05  # limit of the search for generators
+LONGEST_S = 0.02  # limit of the search for generators, in time of the CPU
+MOST_GENERATORS = 64  # limit of the generators that each save looks at
+MOST_LINES = 8  # an environment per process may have a generator each
 MOST_OBJECTS = 10_000  # limit of the objects in the state that are searched
 _OF_AN_OPTIMIZER = ("state", "param_groups")  # attributes with many tensors
 _stepped: weakref.WeakSet[Any] = weakref.WeakSet()  # of the loop at work
@@ -52,23 +56,30 @@ class Forgotten:
 
     def __init__(self, state: Mapping[str, Any], loader: Any):
         self._state = state
-        self._generators = {each: _mark(each) for each in _generators(loader)}
-        found = living(LRScheduler)
-        self._schedulers = weakref.WeakKeyDictionary({thing: _count(thing) for thing in found})
+        self._generators = _generators(loader)
+        found = living(LRScheduler, Optimizer)
+        self._schedulers = [(weakref.ref(thing), _count(thing)) for thing in found if is_a(thing, LRScheduler)]
+        # An optimizer that is built in each step has nothing to keep: a new one is named if it steps after a look.
+        self._optimizers = weakref.WeakSet(thing for thing in found if is_a(thing, Optimizer))
         self._told: set[int] = set()
+        self._lines = 0
         _listen()
         _stepped.clear()  # only the loop at work looks
 
     def look(self, record: AttemptRecord) -> None:
         """Prints, once, what a save leaves out. On rank 0."""
-        moved = [thing for thing, count in self._schedulers.items() if _count(thing) != count]
-        used = [*(thing for thing in _stepped if thing.state), *moved]  # plain SGD has nothing to lose
-        used += [each.generator for each, mark in self._generators.items() if _mark(each) != mark]
+        moved = [thing for ref, count in self._schedulers if (thing := ref()) is not None and _count(thing) != count]
+        stepped = list(_stepped)
+        used = [each for each in stepped if each.state and each in self._optimizers]  # plain SGD has nothing to lose
+        used += [*moved, *(each.generator for each in self._generators if each.is_used())]
+        self._optimizers.update(stepped)
+        _stepped.clear()
         if all(id(thing) in self._told for thing in used):
             return
         known = {id(thing) for thing in _reached(self._state)}
         for thing in used:
-            if id(thing) not in known | self._told:
+            if id(thing) not in known | self._told and self._lines < MOST_LINES:
+                self._lines += 1
                 what = (
                     f"{self._named(thing)} is used, but is not in the state of the loop: a resume begins it anew. Put "
                     "it into the state: job.loop(loader, {..., 'name': it})."
@@ -87,11 +98,20 @@ class _Found:
 
     def __init__(self, generator: Any, name: str):
         self.generator, self.name = generator, name
+        self._mark, self._seed = _mark(generator), _seed(generator)
+
+    def is_used(self) -> bool:
+        """Not if the program has seeded it since: it may do so in each step."""
+        return _seed(self.generator) == self._seed and _mark(self.generator) != self._mark
 
 
-def _mark(found: _Found) -> bytes:
-    state = states_of({"": found.generator})[""]
+def _mark(generator: Any) -> bytes:
+    state = states_of({"": generator}).get("")
     return state.numpy().tobytes() if isinstance(state, torch.Tensor) else pickle.dumps(state)
+
+
+def _seed(generator: Any) -> int | None:
+    return generator.initial_seed() if isinstance(generator, torch.Generator) else None
 
 
 def _generators(loader: Any) -> list[_Found]:
@@ -103,22 +123,42 @@ def _generators(loader: Any) -> list[_Found]:
     if frame is None:
         return []
     place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-    variables = {**frame.f_globals, **frame.f_locals}
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
-        frame.f_locals.clear()  # until 3.12 a copy, which would keep each object alive that the program has deleted
-    found: dict[int, _Found] = {}
-    loaders, ends = [loader], time.perf_counter() + LONGEST_S
-    for name, value in variables.items():
-        if name[:2] == "__" or _is_ours(type(value).__module__) or time.perf_counter() > ends:
+    found: dict[int, tuple[Any, str]] = {}
+    loaders, ends = [loader], time.thread_time() + LONGEST_S
+    for name, value in _variables(frame).items():
+        if time.thread_time() > ends:
+            break
+        if name[:2] == "__" or _is_ours(type(value).__module__):
             continue
         for path, thing in reached(value):
-            if isinstance(thing, DataLoader):
+            if is_a(thing, DataLoader):
                 loaders.append(thing)
             elif is_generator(thing):
                 kind = f"{type(thing).__module__.partition('.')[0]}.{type(thing).__name__}"
-                found.setdefault(id(thing), _Found(thing, f"{'.'.join(filter(None, (name, path)))} ({kind}, {place})"))
-    kept = {id(thing) for each in loaders for _, thing in reached(each)}
-    return [each for key, each in found.items() if key not in kept]
+                found.setdefault(id(thing), (thing, f"{'.'.join(filter(None, (name, path)))} ({kind}, {place})"))
+            if time.thread_time() > ends:
+                break
+    ends = time.thread_time() + LONGEST_S
+    for each in loaders if found else ():
+        for _, thing in reached(each, far=True):
+            found.pop(id(thing), None)
+            if time.thread_time() > ends:
+                return []  # the loaders may keep any of them
+    return [_Found(*each) for each in list(found.values())[:MOST_GENERATORS]]
+
+
+def _variables(frame: FrameType) -> dict[str, Any]:
+    """Returns the variables of a function and of its module. Until Python 3.12, all calls of locals() in a function
+    return the same dict, and reading its variables fills this dict."""
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED or sys.version_info >= (3, 13):
+        return {**frame.f_globals, **frame.f_locals}
+    if {"locals", "vars"}.intersection(frame.f_code.co_names):
+        return dict(frame.f_globals)  # the dict is the program's, such as `config = locals()`
+    own = frame.f_locals
+    variables = {**frame.f_globals, **own}
+    if sys.getrefcount(own) == 3:  # the frame's, ours and the call's: no debugger has it
+        own.clear()  # else it keeps each object alive that the program has deleted
+    return variables
 
 
 def _is_ours(module: Any) -> bool:
@@ -141,19 +181,37 @@ def _named(thing: Any, state: Mapping[str, Any]) -> str:
 def _reached(state: Mapping[str, Any]) -> Iterator[Any]:
     """Yields the objects of the state, and what they hold in attributes, lists and dicts. A module's state_dict() has
     nothing of its other attributes, and a scheduler's nothing of its optimizer."""
-    seen: set[int] = set()
+    seen, kinds = set[int](), set[type]()
     left = list(state.values())
     while left and len(seen) < MOST_OBJECTS:
         thing = left.pop()
-        if id(thing) in seen or isinstance(thing, (torch.Tensor, str, bytes, int, float, type(None))):
+        if id(thing) in seen or is_a(thing, (torch.Tensor, str, bytes, int, float, type(None), type, ModuleType)):
             continue
         seen.add(id(thing))
         yield thing
-        if isinstance(thing, dict):
-            left += thing.values()
-        elif isinstance(thing, (list, tuple)):
+        if is_a(thing, dict):
+            left += dict.values(thing)
+        elif is_a(thing, (list, tuple, set, frozenset, deque)):
             left += thing
-        elif (saves := getattr(type(thing), "state_dict", None)) is not torch.nn.Module.state_dict:
-            yield from (each for _, each in reached(saves, far=True))  # an optimizer in its closure, or a global one
-            out = (*_OF_AN_OPTIMIZER, "optimizer") if isinstance(thing, LRScheduler) else _OF_AN_OPTIMIZER
-            left += (item for name, item in getattr(thing, "__dict__", {}).items() if name not in out)
+        elif is_a(thing, torch.nn.Module) and not _saves_more(thing):
+            left += filter(_saves_more, thing.modules())
+        else:
+            out = (*_OF_AN_OPTIMIZER, "optimizer") if is_a(thing, LRScheduler) else _OF_AN_OPTIMIZER
+            left += (part for name, part in parts(thing, kinds) if name not in out)
+            if type(thing) is FunctionType:
+                left += _globals_of(thing)
+
+
+def _saves_more(module: torch.nn.Module) -> bool:
+    """Returns whether a module's class says itself what is saved."""
+    names = ("state_dict", "get_extra_state", "_save_to_state_dict")
+    return any(getattr(type(module), name) is not getattr(torch.nn.Module, name) for name in names)
+
+
+def _globals_of(function: FunctionType) -> Iterator[Any]:
+    """Yields the global variables that a function names, and of functions those of its module."""
+    ours = function.__globals__
+    for name in () if _is_ours(ours.get("__name__")) else function.__code__.co_names:
+        thing = ours.get(name)
+        if type(thing) is not FunctionType or thing.__globals__ is ours:
+            yield thing

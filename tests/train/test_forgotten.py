@@ -1,0 +1,263 @@
+"""What the loop says about objects outside its state, for programs in one process without a run."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, StepLR
+from torch.utils.data import DataLoader
+
+from clusterdp.checkpoint.state.generators import generators_of, states_of
+from clusterdp.train.loop.forgotten import MOST_LINES, Forgotten
+
+
+class Record:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def event(self, _: str, what: str) -> None:
+        self.names.append(what.partition(" is used")[0].partition(" (")[0])
+
+
+def names(state: dict[str, Any], use: Callable[[], Any] = lambda: None, **variables: Any) -> list[str]:
+    """Returns what is named in a program that has these global variables and saves twice."""
+    record: Any = Record()
+    program = {"begin": Forgotten, "state": state, **variables}
+    exec("__found = begin(state, None)", program)
+    for _ in range(2):
+        use()
+        program["__found"].look(record)
+        program["__found"].look(record)
+    return record.names
+
+
+class Training:
+    """A model, and what trains it."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(2, 1)
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.scheduler = StepLR(self.optimizer, 1)
+        self.rng = numpy.random.default_rng(0)
+
+    def step(self) -> None:
+        self.model(torch.ones(1, 2) * self.rng.random()).sum().backward()
+        self.optimizer.step()
+        self.scheduler.step()
+
+    def saved(self) -> dict[str, Any]:
+        return {"o": self.optimizer.state_dict(), "s": self.scheduler.state_dict(), "r": json.dumps(self.rng.random())}
+
+
+@dataclass
+class InSlots:
+    __slots__ = ("parts",)
+    parts: deque[Any]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"number": len(self.parts)}
+
+
+class Functions:
+    def __init__(self, state_dict: Callable[[], dict[str, Any]]):
+        self.state_dict = state_dict
+
+
+class Drops(nn.Module):
+    def __init__(self, rng: Any):
+        super().__init__()
+        self.rng = rng
+
+    def get_extra_state(self) -> Any:
+        return self.rng.bit_generator.state
+
+
+def named_globally() -> dict[str, Any]:
+    return here.saved()
+
+
+here = Training()
+
+
+def by_functions(training: Training) -> Any:
+    return Functions(training.saved)
+
+
+def by_methods(training: Training) -> Any:
+    return [Functions(training.optimizer.state_dict), training.scheduler, training.rng]
+
+
+def by_slots(training: Training) -> Any:
+    return InSlots(deque([training.optimizer, training.scheduler, training.rng]))
+
+
+def by_globals(training: Training) -> Any:
+    return Functions(named_globally)
+
+
+def by_extra_state(training: Training) -> Any:
+    return [nn.Sequential(nn.ReLU(), Drops(training.rng)), training.optimizer, training.scheduler]
+
+
+@pytest.mark.parametrize("kept", [by_functions, by_methods, by_slots, by_globals, by_extra_state])
+def test_object_kept_by_its_owner_is_not_named(kept: Callable[[Training], Any]) -> None:
+    assert names({"kept": kept(here)}, here.step, rng=here.rng) == []
+
+
+def test_objects_outside_the_state_are_named() -> None:
+    found = names({"model": here.model}, here.step, rng=here.rng)
+    assert found == ["the Adam of model/weight, model/bias", "the StepLR of model/weight, model/bias", "rng"]
+
+
+def test_optimizer_built_in_each_step_is_not_named() -> None:
+    kept = list[Any]()
+
+    def use() -> None:
+        kept[:] = [Training()]
+        kept[0].step()
+
+    assert names({}, use) == []
+
+
+def test_optimizer_built_after_the_begin_is_named_at_the_second_look() -> None:
+    kept = list[Any]()
+
+    def use() -> None:
+        kept.append(kept[0] if kept else Training())
+        kept[0].step()
+
+    assert names({}, use) == ["the Adam"]
+
+
+def test_generator_seeded_in_each_step_is_not_named() -> None:
+    noise = torch.Generator()
+    assert names({}, lambda: torch.rand(1, generator=noise.manual_seed(time.monotonic_ns())), noise=noise) == []
+
+
+def test_many_generators_print_few_lines() -> None:
+    many = [random.Random(number) for number in range(40)]
+    assert len(names({}, lambda: [each.random() for each in many], many=many)) == MOST_LINES
+
+
+class RaisesDict:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError
+
+
+class NumberDict:
+    __dict__ = property(lambda self: 3)  # type: ignore[assignment]
+
+
+class RaisesAll:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class RaisesClass:
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError
+
+
+class RaisesName:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class Stateless(random.Random):
+    def getstate(self) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        RaisesDict,
+        NumberDict,
+        RaisesAll,
+        RaisesClass,
+        Stateless,
+        lambda: {RaisesName(): [1]},
+        *(
+            lambda kind=kind: MagicMock(spec=kind)
+            for kind in (random.Random, numpy.random.Generator, torch.Generator, nn.Module, DataLoader, LRScheduler)
+        ),
+    ],
+)
+def test_hostile_object_neither_fails_nor_hides_a_generator(make: Callable[[], Any]) -> None:
+    rng = random.Random(1)
+    thing = make()
+    assert names({}, rng.random, things=[thing, {"rng": rng}]) == ["things.1.rng"]
+
+
+@pytest.mark.parametrize("thing", [Stateless(), RaisesDict(), MagicMock(spec=random.Random)])
+def test_loader_of_a_hostile_data_set_has_a_state(thing: Any) -> None:
+    assert states_of(generators_of([thing])) == {}
+
+
+def test_scheduler_without_hash_is_watched() -> None:
+    class Plain(StepLR):
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+    training = Training()
+    training.scheduler = Plain(training.optimizer, 1)
+    assert names({"o": training.optimizer}, training.step) == ["the Plain"]
+
+
+def test_locals_of_the_program_stay_as_they_are() -> None:
+    def train(lr: float) -> dict[str, Any]:
+        config = locals()
+        model = nn.Linear(1, 1)
+        Forgotten({"model": model}, None)
+        return config
+
+    assert train(0.1) == {"lr": 0.1}
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="locals() are a view")
+def test_variables_of_a_debugger_are_not_emptied() -> None:
+    def train(lr: float) -> dict[str, Any]:
+        held = sys._getframe().f_locals
+        Forgotten({}, None)
+        return dict(held)
+
+    assert train(0.1)["lr"] == 0.1
+
+
+def wide() -> Any:
+    return [[[[] for _ in range(64)] for _ in range(64)] for _ in range(64)]
+
+
+def many_methods() -> Any:
+    kind = type("Kind", (), {f"method{number}": lambda self, number=number: number for number in range(2000)})
+    return [[kind() for _ in range(60)] for _ in range(60)]
+
+
+def many_generators() -> Any:
+    return [[random.Random(number) for number in range(60)] for _ in range(60)]
+
+
+@pytest.mark.parametrize("make", [wide, many_methods, many_generators])
+def test_large_object_is_searched_for_a_short_time(make: Callable[[], Any]) -> None:
+    program, took = {"begin": Forgotten, "thing": make()}, list[float]()
+    for _ in range(3):  # the garbage collector may be at work in one
+        began = time.thread_time()
+        exec("begin({}, None)", program)
+        took.append(time.thread_time() - began)
+    assert min(took) < 0.2
