@@ -91,6 +91,13 @@ def named_globally() -> dict[str, Any]:
 here = Training()
 
 
+@pytest.fixture(autouse=True)
+def a_new_one() -> None:
+    """Because the tests freeze older objects, which the garbage collector then no longer lists."""
+    global here
+    here = Training()
+
+
 def by_functions(training: Training) -> Any:
     return Functions(training.saved)
 
