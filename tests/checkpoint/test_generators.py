@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import deque, namedtuple
 from typing import Any
 
 import numpy
 import pytest
+import torch
 
+from clusterdp.checkpoint.state import generators
 from clusterdp.checkpoint.state.generators import generators_of
 
 DRAWS, NUMBERS = random.Random(7), numpy.random.default_rng(7)
@@ -93,3 +96,11 @@ def test_generator_of_an_object_hides_the_generator_of_its_class() -> None:
     own = Own()
     own.draws = random.Random(12)
     assert generators_of(own) == {"draws": own.draws}
+
+
+def test_living_finds_optimizers_of_before_a_freeze() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    generators.note_before_freeze()
+    gc.freeze()
+    assert any(each is optimizer for each in generators.living(torch.optim.Optimizer))
+    assert not any(each is optimizer for each in gc.get_objects())

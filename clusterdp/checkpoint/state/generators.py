@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import sys
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ PARTS = ("generator", "sampler", "batch_sampler", "dataset", "collate_fn")  # of
 _GLOBAL = (torch.default_generator, random.random.__self__, numpy.random.mtrand._rand)  # type: ignore[attr-defined]
 _KINDS = (torch.Generator, random.Random, numpy.random.Generator, numpy.random.RandomState)
 _LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "clusterdp"}  # of their objects, only generators count
+_frozen: list[weakref.ref[Any]] = []
 _LEAVES = (str, bytes, int, float, type(None), torch.Tensor, numpy.ndarray, type, ModuleType)
 
 
@@ -37,9 +39,18 @@ def generators_of(holder: Any) -> dict[str, Any]:
 def living(*wanted: type) -> list[Any]:
     """Returns all objects of some classes that the garbage collector knows. Each class is asked once, because the bases
     of 300,000 objects take 100 ms."""
-    things = gc.get_objects()
+    things = [*gc.get_objects(), *(thing for ref in _frozen if (thing := ref()) is not None)]
     kinds = {cls for cls in set(map(type, things)) if issubclass(cls, wanted)}
     return [thing for thing in things if type(thing) in kinds] if kinds else []
+
+
+def note_before_freeze() -> None:
+    """After a following gc.freeze(), living() still finds the optimizers, schedulers and models in DDP of before."""
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    _frozen[:] = map(weakref.ref, living(Optimizer, LRScheduler, DistributedDataParallel))
 
 
 def is_a(thing: Any, kinds: type | tuple[type, ...]) -> bool:

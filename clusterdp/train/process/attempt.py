@@ -94,7 +94,10 @@ def run_folder(run_dir: Path, stop: StopSignal) -> Outcome:
             with standby.noting_variables(RunDir(run_dir).attempt(settings.attempt).path if settings.attempt else None):
                 function = entry.load(settings.entry)
             entry.check_params(function, settings.params)
+            from clusterdp.checkpoint.state import generators
             from clusterdp.train import job  # noqa: F401  # imports torch, if the entry has not
+
+            generators.note_before_freeze()  # the entry's module may have models
     except (EntryError, ConfigError) as error:
         say(f"clusterdp: {error}", error=True)
         _note_mistake(error, run_dir)
