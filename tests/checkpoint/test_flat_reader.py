@@ -138,7 +138,7 @@ print((kb("VmHWM") - before - state) >> 10, (kb("VmRSS") - before - state) >> 10
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("storage", ["file system", "store"])
+@pytest.mark.parametrize("storage", ["file system", pytest.param("store", marks=pytest.mark.slow)])
 def test_gpu_restore_takes_host_memory_of_a_few_blocks(tmp_path: Path, storage: str) -> None:
     """The moments themselves are in main memory here, and are counted out."""
     state = layers()

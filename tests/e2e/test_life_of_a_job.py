@@ -107,7 +107,8 @@ def test_preempted_job_ends_bit_for_bit_like_an_undisturbed_one(
     assert run.digest() == reference_on(cluster).digest
 
 
-@pytest.mark.parametrize("launcher", ["srun", pytest.param("torchrun", marks=[pytest.mark.slow, pytest.mark.long])])
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["srun", pytest.param("torchrun", marks=pytest.mark.long)])
 def test_job_with_a_killed_rank_ends_bit_for_bit_in_one_allocation(
     cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference], launcher: str
 ) -> None:
