@@ -39,7 +39,8 @@ def generators_of(holder: Any) -> dict[str, Any]:
 def living(*wanted: type) -> list[Any]:
     """Returns all objects of some classes that the garbage collector knows. Each class is asked once, because the bases
     of 300,000 objects take 100 ms."""
-    things = [*gc.get_objects(), *(thing for ref in _frozen if (thing := ref()) is not None)]
+    things = gc.get_objects()  # never within a list display: its list would hold itself, and all objects with it
+    things += [thing for ref in _frozen if (thing := ref()) is not None]
     kinds = {cls for cls in set(map(type, things)) if issubclass(cls, wanted)}
     return [thing for thing in things if type(thing) in kinds] if kinds else []
 
