@@ -276,3 +276,12 @@ def test_each_rank_restores_its_own_generator(tmp_path: Path) -> None:
     first = on_ranks(2, draws, str(tmp_path), False)
     assert on_ranks(2, draws, str(tmp_path), True) == first
     assert first[0] != first[1]
+
+
+def test_generator_without_a_readable_state_is_refused(tmp_path: Path) -> None:
+    class Dice(random.Random):
+        def getstate(self) -> Any:
+            raise NotImplementedError
+
+    with pytest.raises(StateError, match="Dice has no state that can be read"):
+        Checkpointer(tmp_path, {"rng": Dice()})

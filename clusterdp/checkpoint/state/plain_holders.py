@@ -99,7 +99,9 @@ class GeneratorHolder:
         self.held = held
 
     def state_dict(self) -> dict[str, Any]:
-        return states_of({"generator": self.held})
+        if not (states := states_of({"generator": self.held})):
+            raise StateError(f"a {type(self.held).__qualname__} has no state that can be read: leave it out.")
+        return states
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if set_states({"generator": self.held}, state):
