@@ -19,7 +19,7 @@ def test_procfs_reads_environment_command_and_state_of_a_live_process() -> None:
     pid = os.getpid()
     with subprocess.Popen(["sleep", "300"], env={"WORD": "a=b\r", "OTHER": ""}) as child:
         try:
-            while procfs.name(child.pid) != "sleep":  # before exec it has our name
+            while "WORD" not in procfs.environ(child.pid):  # before exec it has ours, and in an exec none
                 pass
             assert child.pid in procfs.children(pid) and child.pid in procfs.descendants(pid)
             assert child.pid not in procfs.descendants(pid, lambda each: each == child.pid)

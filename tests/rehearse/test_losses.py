@@ -14,6 +14,7 @@ from typing import cast
 
 import pytest
 
+from clusterdp import procfs
 from clusterdp.rehearse.drills.losses import batch_host_lost, node_replaced, node_stopped, rank_killed
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
@@ -23,10 +24,17 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has /proc")
 
 
+def sleeper(**environ: str) -> subprocess.Popen[bytes]:
+    """A process whose variables can be read, which is some moments after its exec."""
+    process = subprocess.Popen(["sleep", "100"], env={**os.environ, **environ})
+    wait_for("its variables", lambda: procfs.environ(process.pid).items() >= environ.items(), 10, every_s=0.001)
+    return process
+
+
 @pytest.fixture
 def worker() -> Iterator[subprocess.Popen[bytes]]:
     """A worker of torchrun's agent."""
-    with subprocess.Popen(["sleep", "100"], env={**os.environ, "RANK": "1", "GROUP_RANK": "0"}) as process:
+    with sleeper(RANK="1", GROUP_RANK="0") as process:
         yield process
         process.kill()
 
@@ -60,10 +68,7 @@ def state_of(pid: int) -> str:
 @pytest.mark.parametrize("is_named", [True, False])
 def test_stopped_node_goes_on_with_or_without_its_name(tmp_path: Path, is_named: bool) -> None:
     run, hits, stopped = RunDir(tmp_path), list[str](), list[str]()
-    tasks = [
-        subprocess.Popen(["sleep", "100"], env={**os.environ, "SLURM_JOB_ID": "7", "SLURMD_NODENAME": node})
-        for node in ("n1", "n2", "n2")
-    ]
+    tasks = [sleeper(SLURM_JOB_ID="7", SLURMD_NODENAME=node) for node in ("n1", "n2", "n2")]
     pids = [task.pid for task in tasks]
 
     def wait(what: str, look: Callable[[], bool], *limits: float, **more: float) -> None:
@@ -106,7 +111,7 @@ def test_stopped_node_goes_on_with_or_without_its_name(tmp_path: Path, is_named:
 def test_node_drills_are_impossible_with_one_node_or_ranks_elsewhere(
     drill: Callable[[Scene], None], nodes: list[str]
 ) -> None:
-    with subprocess.Popen(["sleep", "100"], env={**os.environ, "SLURMD_NODENAME": "n1"}) as task:
+    with sleeper(SLURMD_NODENAME="n1") as task:
         scene = SimpleNamespace(
             live=SimpleNamespace(ranks=lambda: {0: [task.pid]}),
             cluster=SimpleNamespace(ranks_are_here=bool(nodes), fail=pytest.fail),
