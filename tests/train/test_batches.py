@@ -192,6 +192,9 @@ LOADERS: dict[str, Any] = {
     "torchdata, a generator of its batch sampler": lambda: StatefulDataLoader(
         DATA, batch_sampler=BatchSampler(by_own(), 2, False)
     ),
+    "torchdata, a generator of its batch sampler, 2 workers": lambda: StatefulDataLoader(
+        DATA, batch_sampler=BatchSampler(by_own(), 2, False), num_workers=2
+    ),
     "torchdata, generators of its data set": lambda: StatefulDataLoader(Own(), 2, shuffle=True),
     "any iterable": lambda: [(torch.tensor([i, i + 0.5]),) for i in range(5)],
 }

@@ -12,6 +12,7 @@ The position in a loader is kept by the first of these that exists:
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -266,7 +267,7 @@ class Batches(Generic[Batch]):
         else:
             self._pass_end()  # has an effect if the checkpoint was saved between two epochs
             self._epoch_rng.note()
-        iterator = self._iterator()
+        iterator: Any = self._iterator()
         self._streams.end()
         self._draws = self._place is None and not isinstance(self.loader, Sequence)
         if self._draws and self._epoch_rng.apart:
@@ -275,9 +276,12 @@ class Batches(Generic[Batch]):
             self._place.pending = False
         if self._place is None or not self._place.restored:
             self._skip(iterator, self.position.batch)
-        elif isinstance(ahead := getattr(iterator, "_sampler_iter", None), islice):
-            # torchdata skips the batches of a custom batch_sampler only when the next one is read.
-            iterator._sampler_iter = chain([*islice(ahead, 1)], ahead)  # type: ignore[attr-defined]
+        elif isinstance(ahead := getattr(iterator, "_sampler_iter", None), islice) and not iterator._num_workers:
+            # torchdata skips the batches of a custom batch_sampler only when the next one is read, by generators that
+            # _forward() has set by then. A RandomSampler draws at its end, too: just the skipped ones are read here.
+            (order,) = gc.get_referents(ahead)
+            self._drop(islice(order, iterator._sampler_iter_yielded))
+            iterator._sampler_iter = order
         self._forward()
         return self._batches(iterator)
 
