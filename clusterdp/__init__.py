@@ -25,11 +25,6 @@ name is imported when it is first used, so that importing clusterdp is fast.
     storage/       bytes at a URL
     slurm/         Slurm's commands, variables and texts
     recipes/       small real trainings
-    errors         the exception tree, with exit codes
-    wording        common parts of messages: durations, long lists, suggestions
-    plainfile      opening files that others may have replaced
-    procfs         values of a process in /proc
-    pytest_plugin  the fixture fake_slurm
 """
 
 from __future__ import annotations

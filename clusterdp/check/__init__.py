@@ -1,11 +1,6 @@
 """`clusterdp check`: finds mistakes of a run before its job waits in the queue. The check runs on a login node, without
 torch.
 
-check          all findings, in their order
-at_submit      the part of the check that `submit` does
-show_check     the output of `clusterdp check`
-finding        Finding: a mistake, its reason and its remedy
-subject        Subject: the checked run
 cluster/       the cluster by Slurm's answers, and whether the request fits
 survival/      whether the run comes back, and whether its ranks get a stop
 surroundings/  folders, disks, files, interpreters

@@ -4,8 +4,6 @@ A Checkpointer saves and restores: save() returns a Commit, restore() a Restored
 between ranks. `list_checkpoints` returns a CheckpointInfo for each checkpoint in a folder or at a URL, without torch.
 Each public name is imported at its first use.
 
-    checkpointer  Checkpointer: the class that a training uses
-    errors        errors of checkpoints that are not in clusterdp.errors
     format/       a checkpoint on disk, and verified reads of it; needs no torch
     state/        the state of a training in objects and in tensors, and how ranks agree on it
     save/         from the live objects to a committed checkpoint

@@ -1,11 +1,7 @@
 """A Slurm in a folder, for laptops and CI, which runs the same sbatch scripts as a real Slurm.
 
-cluster           FakeCluster: starts a cluster, uses it, causes faults, takes it down
-shape_file        a cluster's nodes, partitions and settings as a user declares them
-install_commands  writes the cluster's sbatch, srun, ... into a folder for PATH
-start_daemon      starts the daemon in the background, once
-daemon_main       the program that starts the daemon
-errors            FakeSlurmError
+FakeCluster starts a cluster, uses it, causes faults and takes it down; FakeSlurmError is its error.
+
 client/           the commands that users start; each sends its command line to the daemon and prints the answer
 commands/         the work of each command, in the daemon
 slurmctld/        the daemon: jobs, nodes, scheduling

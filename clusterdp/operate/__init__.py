@@ -18,5 +18,4 @@ listing/      `clusterdp list`
 compare/      `clusterdp plot` and `clusterdp diff`
 html_page/    the common parts of the pages of report and rehearse
 report/       `clusterdp report`
-notebook      HTML of a run and a sweep, for Python code
 """

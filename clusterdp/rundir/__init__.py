@@ -50,14 +50,6 @@
 
 Appending from several machines to one file is not atomic on NFS: each writer has its own file. Readers merge the files
 of all writers by time.
-
-The modules here:
-
-    names          RunDir and Attempt: the names of the files
-    sweep          SweepDir: the folder of several runs that differ in some values
-    ledger         writes, reads and checks events
-    lenient_reads  JSON lines and one-line files that may be missing or torn
-    tail           the new lines of a file that is still being written
 """
 
 from clusterdp.plainfile import write_durably

@@ -2,20 +2,12 @@
 
     storage = open_storage("/scratch/run/checkpoints")     or file://, s3://, sftp://, memory://, ... (any of fsspec's)
 
-    base          Storage: the interface of every storage
-    local         a folder on a local or shared file system
-    url           any URL that fsspec knows
-    s3            object stores: uploads in parts, put-if-absent; needs clusterdp[s3]
-    sftp          a folder on another machine; needs clusterdp[sftp]
-    retry         how often and how long a request is repeated
-    memory        the memory of this node, which outlives the process that writes
-    address       a URL without its secrets
-
 Names are relative to the URL and have forward slashes (`step_00000010/x.json`). No method overwrites a file: if the
 name exists, FileExistsError is raised. A file is durable when the method that creates it returns: on a file system the
 file has been fsynced (its folder is fsynced by `sync_folder`). On a store, the size of the stored file has been read
 back. Errors are OSError, as Python's own file functions raise them. ConfigError means that a URL cannot be opened at
-all."""
+all.
+"""
 
 from __future__ import annotations
 

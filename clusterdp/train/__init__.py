@@ -1,9 +1,7 @@
 """The code that runs on the compute nodes: from the environment of a process to a training that stops and resumes
 exactly.
 
-    worker          the process of one rank: `python -m clusterdp.train.worker RUN_DIR`
     process/        from the environment of that process to the outcome of its attempt
-    job             the handle that the user's function gets
     trainer/        a whole training in one object
     loop/           a loop over batches that restores, saves and stops
     data/           from a data set to the batches of one rank
@@ -14,8 +12,6 @@ exactly.
     preflight/      the check of each node before the ranks start
     output/         metrics, events, the log
     hang/           notices that no rank makes progress, and reports which rank is behind
-    settings        the worker's part of the config and of the environment
-    argument_names  argument names of other libraries, and their replacements here
 
 Each module is usable alone. In the script below, the numbered lines make a plain PyTorch loop preemptible, with an
 exact resume. The script runs under srun, torchrun and plain python (tests/train/raw_loop.py holds the same script):

@@ -1,8 +1,5 @@
 """HTML pages that need no network: the parts that are common to the pages of `clusterdp report` and `clusterdp
 rehearse`.
 
-document  the template and the Content-Security-Policy of a page
-bars      attempts as bars over time
-
 base.css has the styles of all pages. timeline.html.j2 draws the timeline of attempts.
 """

@@ -2,17 +2,6 @@
 
 The digests of two states are compared first. The bytes of two tensors are read into memory only if their digests
 differ.
-
-    end_state       EndState and its leaves
-    own_checkpoint  of_run(): from our own checkpoints
-    files           of_files(): from the files that a program has left
-    candidates      candidates(): the files that may be the end state
-    compare         compare(), spread_of(): the differences of two states, and their sizes
-    flatten         a tree as leaves by dotted keys
-    optimizers      optimizers by their form, and the parameters that they hold
-    parts           the part of a training and the rank that a key belongs to
-    stored          tensors that are still in their files
-    inert_pickle    pickles, read without running anything in them
 """
 
 from clusterdp.rehearse.state.candidates import best_models, candidates

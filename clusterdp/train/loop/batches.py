@@ -277,8 +277,8 @@ class Batches(Generic[Batch]):
         if self._place is None or not self._place.restored:
             self._skip(iterator, self.position.batch)
         elif isinstance(ahead := getattr(iterator, "_sampler_iter", None), islice) and not iterator._num_workers:
-            # torchdata skips the batches of a custom batch_sampler only when the next one is read, by generators that
-            # _forward() has set by then. A RandomSampler draws at its end, too: just the skipped ones are read here.
+            # torchdata skips batches when the next one is read: too late for _forward(). A RandomSampler draws at its
+            # end, too: just the skipped ones are read here.
             (order,) = gc.get_referents(ahead)
             self._drop(islice(order, iterator._sampler_iter_yielded))
             iterator._sampler_iter = order
@@ -402,8 +402,7 @@ class Batches(Generic[Batch]):
         early: whether a break has left the epoch."""
         place = self.position
         left = place.batch if (early or not place.ended) and self.left != 0 else None
-        before = place.left
-        place.left = left
+        before, place.left = place.left, left
         if done and left != before and (before is not None or place.epoch == 0) and self.rank.is_first:
             where = "read to its end" if left is None else f"left after batch {left}"
             say(

@@ -5,7 +5,4 @@ The check prints lines, which the batch script reads (clusterdp/batch/check_node
     preflight NODE ok SECONDS
     preflight NODE failed REASON
     preflight NODE says WORDS     a warning about a slow part that works
-
-own_checks  the checks of a node by itself: devices, memory, the run folder
-meeting     the joint checks of the nodes: presence, clocks, an all-reduce
 """
