@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -179,6 +179,7 @@ class JobHandle:
         move: bool | Callable[[Any], Any] = False,
         max_steps: int | None = None,
         limit_batches: int | None = None,
+        forget: Collection[str] = (),
         name: str = "",
         continues: Loop[Any] | None = None,
     ) -> Loop[Batch]:
@@ -191,6 +192,7 @@ class JobHandle:
         moved to this rank's device during the current step. If move is a function, it also transforms each batch on the
         device, for example to normalised floats. See Prefetcher. max_steps: the loop ends after this step (batch), like
         the run after train.max_steps, and leaves out the rest of the epoch. limit_batches: an epoch's most batches.
+        forget: the names of variables of the program that begin anew in each attempt; see Variables.
         """
         check_can_be_read_again("loader", loader, epochs if epochs < sys.maxsize else 1)
         saving = self.saving
@@ -206,7 +208,7 @@ class JobHandle:
 
         every = {"every_steps": every_steps, "every_s": every_s}
         limits: dict[str, Any] = {"max_steps": max_steps, "limit_batches": limit_batches}
-        phase: dict[str, Any] = {"name": name, "continues": continues, **limits}
+        phase: dict[str, Any] = {"name": name, "continues": continues, "forget": forget, **limits}
         return Loop(self.phases, loader, state, epochs=epochs, accumulate=accumulate, move=move, **every, **phase)  # type: ignore[arg-type]
 
     def checkpointer(self, state: Mapping[str, Any], *, beside: str | None = None) -> Checkpointer | None:

@@ -177,6 +177,11 @@ def put_back(
     saved = {name: loaded.state(name, copy=True) for name in dicts}
     plain_holders.fill(shared, saved, built, changed.get("", {}).get("links", ()))
     if mine:
+        own = {
+            name: thing
+            for name, thing in own.items()
+            if name in mine["objects"] or not getattr(thing, "is_optional", False)
+        }
         different += filter(None, [rng.difference(mine["rng"]), machine.difference(mine.get("machine", {}))])
         stateful.compare_keys("state with per_rank = True", own, mine["objects"])
         plain_holders.fill(own, mine["objects"], built, mine.get("links", ()))

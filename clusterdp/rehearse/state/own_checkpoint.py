@@ -57,6 +57,7 @@ def _values(storage: Storage, info: CheckpointInfo) -> dict[str, Leaf]:
             own = {e.name: _stored(payload, e, partial(_own, storage, manifest, rank, e)) for e in payload.entries}
         tree = _tree(skeleton, own)
         objects = tree.pop("objects")
+        objects.pop("loop_variables", None)  # the program's counters may count seconds
         tree.pop("machine", None)  # only names of libraries, not state
         values |= leaves_of({**tree, **objects}, prefix=f"rank{rank}.")
     return values

@@ -7,7 +7,6 @@ schedulers. Generators are looked for in the variables of the function that iter
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import sys
 import time
@@ -27,6 +26,8 @@ from torch.utils.data import DataLoader
 
 from clusterdp.checkpoint.state.as_built import parameters_of
 from clusterdp.checkpoint.state.generators import is_a, is_generator, living, parts, reached, states_of
+from clusterdp.train.loop.loop_body import variables_of
+from clusterdp.train.loop.variables import is_ours
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 from clusterdp.wording import some_of
@@ -118,17 +119,17 @@ def _generators(loader: Any) -> list[_Found]:
     """Returns the generators that the program's variables reach, without those of loaders and of our own objects. No
     code of the program is run."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_ours(frame.f_globals.get("__name__")):
+    while frame is not None and is_ours(frame.f_globals.get("__name__")):
         frame = frame.f_back
     if frame is None:
         return []
     place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
     found: dict[int, tuple[Any, str]] = {}
     loaders, ends = [loader], time.thread_time() + LONGEST_S
-    for name, value in _variables(frame).items():
+    for name, value in variables_of(frame).items():
         if time.thread_time() > ends:
             break
-        if name[:2] == "__" or _is_ours(type(value).__module__):
+        if name[:2] == "__" or is_ours(type(value).__module__):
             continue
         for path, thing in reached(value):
             if is_a(thing, DataLoader):
@@ -145,24 +146,6 @@ def _generators(loader: Any) -> list[_Found]:
             if time.thread_time() > ends:
                 return []  # the loaders may keep any of them
     return [_Found(*each) for each in list(found.values())[:MOST_GENERATORS]]
-
-
-def _variables(frame: FrameType) -> dict[str, Any]:
-    """Returns the variables of a function and of its module. Until Python 3.12, all calls of locals() in a function
-    return the same dict, and reading its variables fills this dict."""
-    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED or sys.version_info >= (3, 13):
-        return {**frame.f_globals, **frame.f_locals}
-    if {"locals", "vars"}.intersection(frame.f_code.co_names):
-        return dict(frame.f_globals)  # the dict is the program's, such as `config = locals()`
-    own = frame.f_locals
-    variables = {**frame.f_globals, **own}
-    if sys.getrefcount(own) == 3:  # the frame's, ours and the call's: no debugger has it
-        own.clear()  # else it keeps each object alive that the program has deleted
-    return variables
-
-
-def _is_ours(module: Any) -> bool:
-    return str(module).startswith("clusterdp.") and not str(module).startswith("clusterdp.recipes")
 
 
 def _count(scheduler: Any) -> Any:
@@ -211,7 +194,7 @@ def _saves_more(module: torch.nn.Module) -> bool:
 def _globals_of(function: FunctionType) -> Iterator[Any]:
     """Yields the global variables that a function names, and of functions those of its module."""
     ours = function.__globals__
-    for name in () if _is_ours(ours.get("__name__")) else function.__code__.co_names:
+    for name in () if is_ours(ours.get("__name__")) else function.__code__.co_names:
         thing = ours.get(name)
         if type(thing) is not FunctionType or thing.__globals__ is ours:
             yield thing

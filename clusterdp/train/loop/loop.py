@@ -1,10 +1,5 @@
 """Loop: the batches of a training run, from the run's position to its end, over any number of attempts.
 
-    loop = job.loop(loader, {"model": model, "optimizer": optimizer, "scaler": scaler}, epochs=10)
-    for batch in loop:
-        ...                       # forward, backward, step
-        loop.log(loss=loss)
-
 Before the first batch, Loop restores everything. Between batches, Loop reads the shared flags and saves when a save is
 due. At an agreed stop, Loop saves and raises Stopped. The training step itself is the user's code.
 """
@@ -12,7 +7,7 @@ due. At an agreed stop, Loop saves and raises Stopped. The training step itself 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -30,6 +25,7 @@ from clusterdp.train.loop.batches import Batches
 from clusterdp.train.loop.graph_watch import GraphWatch, detached
 from clusterdp.train.loop.position import Epoch
 from clusterdp.train.loop.save_schedule import CHECKPOINT, SaveSchedule
+from clusterdp.train.loop.variables import BATCHES, EPOCHS, Variables
 from clusterdp.train.optim.lr_schedule import Schedules
 from clusterdp.train.optim.open_window import OpenWindow
 from clusterdp.train.output.say import say
@@ -87,6 +83,7 @@ class Loop(Generic[Batch]):
         move: bool | Callable[[Any], Any] = False,
         max_steps: int | None = None,
         limit_batches: int | None = None,
+        forget: Collection[str] = (),
         name: str = "",
         continues: Loop[Any] | None = None,
     ):
@@ -104,6 +101,8 @@ class Loop(Generic[Batch]):
         self._models = DdpModels(state)
         hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
         hooks = {name: hook for name, hook in hooks.items() if hook is not None}
+        self._variables = Variables(state, self.position, phases.rank, forget)
+        self.batches.state["loop_variables"] = self._variables
         self.state = self.batches.with_state({**state, **hooks})
         checkpointer, every = phases.checkpointer(self.state), (every_steps, every_s)
         self.saves = SaveSchedule(phases.rank, phases.record, phases.saving, checkpointer, self._meta, *every)
@@ -179,6 +178,7 @@ class Loop(Generic[Batch]):
         self.position.end_at_limit(self.step >= self._limit)
         if self.position.finished:
             self._say_complete()
+        self._variables.enter(EPOCHS, sys._getframe())
         while not self.position.finished:
             self.batches.tell_epoch()
             done, over = self.batches.done(), self.position.ended
@@ -247,8 +247,7 @@ class Loop(Generic[Batch]):
     def end(self) -> None:
         """Ends the training early. One rank or several ranks may call end() at any time. A job of one rank stops after
         the current step. The ranks of a larger job stop at the same step, within two exchanges of flags, or at the end
-        of the epoch. Code after the epoch still runs. For a fixed number of steps, use max_steps.
-        """
+        of the epoch. Code after the epoch still runs. For a fixed number of steps, use max_steps."""
         self._enough = True
         self._rank.flags.set("enough")
 
@@ -301,6 +300,7 @@ class Loop(Generic[Batch]):
             differences = (*self.restored.differences, f"loader: {self.batches.differs}")
             self.restored, self.batches.differs = replace(self.restored, exact=False, differences=differences), None
         watch.skip()
+        self._variables.enter(BATCHES, sys._getframe())
         if self.between is not None and self.position.batch and not self.position.ended:
             self._do_between(self.between)
         try:
@@ -321,6 +321,7 @@ class Loop(Generic[Batch]):
                 self._left, self._rng_before = True, self.batches.note_end()
             raise
         finally:
+            self._variables.leave()
             time.turn("evaluation")  # the work between two epochs may also be other than an evaluation
             page.enter(PROGRAM)
         self._rng_before = self.batches.note_end()
@@ -344,6 +345,7 @@ class Loop(Generic[Batch]):
         record, watch, position = self._record, self._phases.stopwatch, self.position
         watch.lap("step")  # counts the rest of the step, which has no lap of its own
         self.batches.advance()
+        position.ended = position.ended or (self._left and self.batches.can_be_left)  # a resume goes on after the epoch
         self._open_window.close_step()
         record.step = watch.page[STEP] = self.first + position.step
         total = self.total_steps + self.first if self.total_steps is not None else None
@@ -370,7 +372,7 @@ class Loop(Generic[Batch]):
         if position.step >= self._limit:
             position.at_limit, self.total_steps = True, self.step
         elif self._enough and self._rank.world_size == 1:
-            self._no_more_steps()
+            self.position.last, self.total_steps = self.epoch + 1, self.step  # ends the loop, on all ranks
         self._due |= self.saves.due(position.step, agreed, self.window)
         if (self._stopping or self._due) and not self._open_window.put_off(self._rank.group):
             if self._stopping:
@@ -387,11 +389,7 @@ class Loop(Generic[Batch]):
         self.saves.note_progress(agreed)
         self._stopping = self._stopping or agreed.stop
         if agreed["enough"]:
-            self._no_more_steps()
-
-    def _no_more_steps(self) -> None:
-        """Ends the loop after this step, on all ranks."""
-        self.position.last, self.total_steps = self.epoch + 1, self.step
+            self.position.last, self.total_steps = self.epoch + 1, self.step
 
     @contextmanager
     def _as_repeated(self) -> Iterator[None]:
@@ -442,6 +440,7 @@ class Loop(Generic[Batch]):
         self._rank.flags.set("enough", False)
         self._record.time.turn("evaluation")
         self.saves.now(self.step)
+        self._variables.end()
         self.over = True
         self.saves.upload()
         self.batches.close()
