@@ -198,7 +198,7 @@ def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         settings = WorkerSettings(run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints")))
         stop, moments = StopSignal(), [0]
         handle = JobHandle(settings, job.group, stop, "1.0")
-        data = torch.utils.data.TensorDataset(torch.arange(2.0 * STEPS))
+        data = options.pop("data", torch.utils.data.TensorDataset(torch.arange(2.0 * STEPS)))
         loop = handle.loop(handle.loader(data, 2), options.pop("state", {}), epochs=EPOCHS, **options)
 
         def at(kind: str) -> None:
@@ -314,6 +314,32 @@ def test_changes_of_what_is_older_than_the_epoch_are_named_once(
     assert "program() changes meter.sum, meter.history, replay, steps, older" in lines[0]
     attempt("silent", program, state={"kept": kept}, forget=["steps", "replay", "meter"])
     assert "older than an epoch" not in capsys.readouterr().out
+
+
+class Counting(torch.utils.data.Dataset[Any]):
+    def __init__(self) -> None:
+        self.read, self.size, self.epoch = 0, 2 * STEPS, 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> Any:
+        self.read += 1
+        return (torch.tensor(float(index)),)
+
+
+def test_changes_of_the_data_set_are_named(attempt: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    def program(job: JobHandle, loop: Any, at: Moment) -> None:
+        for _ in loop:
+            at("batch")
+
+    attempt("run", program, STEPS, data=Counting())
+    lines = [line for line in capsys.readouterr().out.splitlines() if "older than an epoch" in line]
+    assert len(lines) == 1
+    assert ".read, older" in lines[0]
 
 
 def test_variables_keep_no_graph_alive(attempt: Callable[..., Any]) -> None:

@@ -101,7 +101,7 @@ class Loop(Generic[Batch]):
         self._models = DdpModels(state)
         hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
         hooks = {name: hook for name, hook in hooks.items() if hook is not None}
-        self._variables = Variables(state, self.position, phases.rank, forget)
+        self._variables = Variables(state, loader, self.position, phases.rank, forget)
         self.batches.state["loop_variables"] = self._variables
         self.state = self.batches.with_state({**state, **hooks})
         checkpointer, every = phases.checkpointer(self.state), (every_steps, every_s)

@@ -29,6 +29,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from clusterdp.checkpoint.state import plain_holders
+from clusterdp.checkpoint.state.generators import reached
 from clusterdp.checkpoint.state.tree import Flattener
 from clusterdp.errors import StateError
 from clusterdp.train.loop.loop_body import Names, is_at_for, names_of, set_variables, variables_of
@@ -40,6 +41,8 @@ from clusterdp.wording import some_of
 EPOCHS, BATCHES = "epochs", "batches"  # the two loops of a program
 MOST_BYTES = 1 << 20  # limit of a tensor
 MOST_ITEMS = 10_000  # limit of a list, with all that it holds
+LOOKS = 3  # after the first saves, nothing new is expected
+LONGEST_S = 0.02  # limit of a search through a data set, in time of the CPU
 
 
 @dataclass
@@ -66,16 +69,20 @@ class Variables:
     """Kept are numbers, strings, tensors, and lists and dicts of these, and such attributes of objects of the program's
     own classes, by each rank, for the same number of ranks; not the times of a clock.
 
-    state: that of the loop, which keeps its own objects. forget: names of variables that begin anew."""
+    state: that of the loop, which keeps its own objects. loader: whose data set and sampler may change, too. forget:
+    names of variables that begin anew."""
 
     per_rank, is_optional = True, True
 
-    def __init__(self, state: Mapping[str, Any], position: Position, rank: Rank, forget: Collection[str] = ()):
-        self._state, self._position, self._rank, self._forget = state, position, rank, forget
+    def __init__(
+        self, state: Mapping[str, Any], loader: Any, position: Position, rank: Rank, forget: Collection[str] = ()
+    ):
+        self._state, self._loader, self._position, self._rank, self._forget = state, loader, position, rank, forget
+        self._data_marks: dict[str, bytes] | None = None  # of the loader's parts, before the first epoch
         self._loops: dict[str, _For] = {}
         self._noted: dict[str, Any] = {}
         self._restored: Mapping[str, Any] = {}
-        self._is_said = False
+        self._looks = 0  # how often a save has looked for what changes
         self._clocks = _clocks()
 
     def enter(self, loop: str, frame: FrameType | None) -> None:
@@ -96,6 +103,8 @@ class Variables:
         found.built = plain_holders.noted(found.holder())
         if loop == BATCHES:
             found.marks = {name: _mark(value) for name, value in self._values(found, found.names.longer)}
+            if self._data_marks is None:
+                self._data_marks = {name: _mark(value) for name, value in self._values_of_data()}
         if saved is not None and saved["function"] == found.function:
             self._put_back(loop, found, saved)
         found.held.clear()  # else it keeps a graph
@@ -155,6 +164,18 @@ class Variables:
             else:
                 yield name, value
 
+    def _values_of_data(self) -> Iterator[tuple[str, Any]]:
+        """Yields the attributes of the program's data set and sampler, but not those that the loop tells or keeps."""
+        own, ends = {id(thing) for thing in self._state.values()}, time.thread_time() + LONGEST_S
+        for path, thing in reached(self._loader):
+            if time.thread_time() > ends:
+                return
+            kind = type(thing)
+            if path and id(thing) not in own and _is_written_here(kind) and not hasattr(kind, "state_dict"):
+                attributes = object.__getattribute__(thing, "__dict__").items()
+                told = {"epoch", "_epoch"} if hasattr(kind, "set_epoch") else set()
+                yield from ((f"{path}.{key}", part) for key, part in list(attributes) if key not in told)
+
     def _take(self, found: _For, names: Iterable[str]) -> dict[str, Any]:
         memory, values, gpu, others = _memory(self._state), dict[str, Any](), list[str](), list[str]()
         found.held.clear()
@@ -178,15 +199,17 @@ class Variables:
 
     def _say_older(self, found: _For) -> None:
         """Names, once, what has changed of what is older than the epoch."""
-        if self._is_said or not self._rank.is_first:
+        if self._looks == LOOKS or not self._rank.is_first:
             return
+        self._looks += 1
         known = {id(part) for thing in self._state.values() if isinstance(thing, dict) for part in thing.values()}
-        values = [each for each in self._values(found, found.names.longer) if id(each[1]) not in known]
+        marks = {**found.marks, **(self._data_marks or {})}
+        values = [*self._values(found, found.names.longer), *self._values_of_data()]
         kinds = (bool, int, float, torch.Tensor, list, dict, deque, set, numpy.ndarray, numpy.generic)
-        values = [(name, value) for name, value in values if isinstance(value, kinds) and not self._is_clock(value)]
-        changed = [name for name, value in values if found.marks.get(name) != _mark(value)]
+        values = [each for each in values if isinstance(each[1], kinds) and id(each[1]) not in known]
+        changed = [name for name, value in values if not self._is_clock(value) and marks.get(name) != _mark(value)]
         if changed:
-            self._is_said = True
+            self._looks = LOOKS
             what = "them anew. Put them" if len(changed) > 1 else "it anew. Put it"
             say(
                 f"clusterdp: {found.function}() changes {some_of(changed, 8)}, older than an epoch: a resume begins "
@@ -214,15 +237,19 @@ def _passes_on(frame: FrameType) -> bool:
 
 
 def _is_the_programs(kind: type) -> bool:
-    """Returns whether the program has written the class of an object with variables, such as a meter."""
-    if kind is SimpleNamespace:
-        return True
+    """Returns whether the objects of a class belong to the program alone, such as a meter of its own."""
     known = (torch.nn.Module, torch.utils.data.Dataset, torch.utils.data.Sampler)  # the state has a place for these
+    return kind is SimpleNamespace or (
+        _is_written_here(kind) and not issubclass(kind, known) and not hasattr(kind, "state_dict")
+    )
+
+
+def _is_written_here(kind: type) -> bool:
+    """Returns whether the program has written a class whose objects have attributes."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    if file is None or "-packages" in file or issubclass(kind, known) or hasattr(kind, "state_dict"):
+    if file is None or "-packages" in file or is_ours(kind.__module__):
         return False
-    root = kind.__module__.partition(".")[0]
-    return not is_ours(kind.__module__) and root not in sys.stdlib_module_names and "__dict__" in dir(kind)
+    return kind.__module__.partition(".")[0] not in sys.stdlib_module_names and "__dict__" in dir(kind)
 
 
 def _leaves(value: Any, left: list[int]) -> Iterator[Any]:
