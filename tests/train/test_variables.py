@@ -10,6 +10,7 @@ import gc
 import io
 import os
 import signal
+import tempfile
 import time
 import weakref
 from collections import Counter, defaultdict, deque
@@ -168,23 +169,63 @@ def left_early(job: JobHandle, loop: Any, at: Moment) -> Any:
     return seen
 
 
-def sets_flag(job: JobHandle, loop: Any, at: Moment) -> Any:
-    """A flag that says that an object is there, which cannot be kept."""
+def starts_late(job: JobHandle, loop: Any, at: Moment) -> Any:
     seen = []
     for epoch in loop.epochs():
-        is_ready, lines, writer = False, 0, None
-        for (x,) in epoch:
-            if not is_ready:
-                writer = io.StringIO()
-                is_ready = True
-            lines += 1
-            writer.write(str(x))  # type: ignore[attr-defined]
+        total, first = 0.0, epoch.done  # `first` is this attempt's
+        for _ in loop.watch(range(2)):
+            at("before the batches")
+        for i, (x,) in enumerate(epoch):
+            total += x.sum().item()
+            last = first + i
             at("batch")
-        seen.append(lines)
+        seen.append((total, last))
     return seen
 
 
-PROGRAMS = [sums, containers, carried, in_a_function, through_generators, method, cells, left_early, sets_flag]
+def with_alias_in_the_state(job: JobHandle, loop: Any, at: Moment) -> Any:
+    seen, log = [], loop.state["log"]
+    for epoch in loop.epochs():
+        losses = log["losses"]
+        for (x,) in epoch:
+            if len(losses) >= 2:
+                losses = log["losses"] = []
+            losses.append(x[0].item())
+            at("batch")
+        seen.append((losses is log["losses"], list(losses)))
+    return seen
+
+
+def with_own_tensors(job: JobHandle, loop: Any, at: Moment) -> Any:
+    """Tensors that cannot be written to, or belong to a graph."""
+    seen = []
+    for epoch in loop.epochs():
+        leaf = torch.ones(1, requires_grad=True)
+        grown, wide = leaf.exp(), torch.tensor([1.0]).expand(2)
+        with torch.inference_mode():
+            still = torch.ones(2)
+        for (x,) in epoch:
+            ((grown * x).sum() + (wide * still).sum()).backward(retain_graph=True)
+            at("batch")
+        seen.append(wide.tolist())
+    return seen
+
+
+def chooses_an_object(job: JobHandle, loop: Any, at: Moment) -> Any:
+    seen = []
+    for epoch in loop.epochs():
+        easy, hard = SimpleNamespace(level=1), SimpleNamespace(level=5)
+        chosen = easy
+        for (x,) in epoch:
+            if x[0] > 3:
+                chosen = hard
+            at("batch")
+        seen.append((easy.level, hard.level, chosen.level))
+    return seen[-1:]  # which one is chosen is not kept
+
+
+PROGRAMS = [sums, containers, carried, in_a_function, through_generators, method, cells, left_early]
+PROGRAMS += [starts_late, with_alias_in_the_state, with_own_tensors]
 
 
 @pytest.fixture
@@ -199,7 +240,8 @@ def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         stop, moments = StopSignal(), [0]
         handle = JobHandle(settings, job.group, stop, "1.0")
         data = options.pop("data", torch.utils.data.TensorDataset(torch.arange(2.0 * STEPS)))
-        loop = handle.loop(handle.loader(data, 2), options.pop("state", {}), epochs=EPOCHS, **options)
+        state = options.pop("state", {"log": {"losses": []}})
+        loop = handle.loop(handle.loader(data, 2), state, epochs=EPOCHS, **options)
 
         def at(kind: str) -> None:
             if moments[0] == stop_at:
@@ -230,6 +272,78 @@ def test_variables_of_an_epoch_go_on_after_a_stop_at_each_moment(
         rest = attempt(f"run-{moment}", program)
         assert rest == whole[-len(rest) :], moment
     assert stops >= (STEPS - 1) * EPOCHS - 1
+
+
+@pytest.mark.parametrize("cut", ["lazy", "too long", "too large", "process"])
+def test_all_variables_of_an_epoch_begin_anew_with_one_that_cannot_be_kept(
+    attempt: Callable[..., Any], cut: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def program(job: JobHandle, loop: Any, at: Moment) -> Any:
+        seen = []
+        for epoch in loop.epochs():
+            number, values, frames = 0, [], []
+            with tempfile.TemporaryDirectory() as folder:
+                for (x,) in epoch:
+                    if cut == "lazy" and number == 0:
+                        writer = io.StringIO()
+                    number += 1
+                    if cut == "lazy":
+                        writer.write(str(x))
+                    elif cut == "process":
+                        Path(folder, "x").write_text("of this process")
+                    elif cut == "too long":
+                        values += [0.0] * 60_000
+                    else:
+                        frames.append(torch.zeros(3_000_000))
+                    at("batch")
+            seen.append((number, len(values) // 60_000, len(frames)))
+        return seen
+
+    whole = attempt("whole", program)
+    assert attempt("run", program, STEPS) is None
+    resumed = attempt("run", program)
+    reports = [line for line in capsys.readouterr().out.splitlines() if "begin anew" in line]
+    if cut == "process":
+        assert resumed == whole[1:]
+    else:
+        assert resumed[0] != whole[1], "of the rest of the epoch alone"
+        assert resumed[1:] == whole[2:]
+    assert bool(reports) == (cut != "process")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("at_begin", [False, True])
+def test_any_value_of_the_program_lets_saves_succeed(attempt: Callable[..., Any], at_begin: bool) -> None:
+    class Broken:
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            raise ValueError("no")
+
+    def made() -> list[Any]:
+        itself: list[Any] = [0]
+        itself.append(itself)
+        chain: Any = ()
+        for _ in range(3000):
+            chain = (1, chain)
+        strange = Counter([lambda: 0])
+        return [itself, chain, strange, Broken(), torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), {1.5, 2}]
+
+    def program(job: JobHandle, loop: Any, at: Moment) -> Any:
+        a, b, c, d, e, f = made()
+        for epoch in loop.epochs():
+            if not at_begin:
+                a, b, c, d, e, f = made()
+            for (x,) in epoch:
+                a.append(x)
+                c[lambda: 1] += 1
+                b, f = (x, b), f | {3}
+                str(d)
+                loop.save()
+                at("batch")
+        return e.is_nested
+
+    assert attempt("run", program, STEPS) is None
+    assert attempt("run", program)
 
 
 def test_variables_of_an_epoch_go_on_after_two_stops(attempt: Callable[..., Any]) -> None:

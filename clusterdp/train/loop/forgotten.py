@@ -77,7 +77,7 @@ class Forgotten:
         _stepped.clear()
         if all(id(thing) in self._told for thing in used):
             return
-        known = {id(thing) for thing in _reached(self._state)}
+        known = {id(thing) for thing in reached_by(self._state)}
         for thing in used:
             if id(thing) not in known | self._told and self._lines < MOST_LINES:
                 self._lines += 1
@@ -161,7 +161,7 @@ def _named(thing: Any, state: Mapping[str, Any]) -> str:
     return kind if not names else f"{kind} of {some_of(names, 2)}"
 
 
-def _reached(state: Mapping[str, Any]) -> Iterator[Any]:
+def reached_by(state: Mapping[str, Any]) -> Iterator[Any]:
     """Yields the objects of the state, and what they hold in attributes, lists and dicts. A module's state_dict() has
     nothing of its other attributes, and a scheduler's nothing of its optimizer."""
     seen, kinds = set[int](), set[type]()

@@ -13,29 +13,30 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 _ACCESS = re.compile(r"(LOAD|STORE|DELETE)_(?:FAST|NAME|GLOBAL|DEREF|CLASSDEREF|CLOSURE)(?!_AND_CLEAR)")
+_CLOCKS = {f"{clock}{unit}" for clock in ("time", "monotonic", "perf_counter", "process_time") for unit in ("", "_ns")}
 _ENDS = re.compile("RETURN|RAISE|RERAISE|JUMP_FORWARD|JUMP_BACKWARD|JUMP_ABSOLUTE")  # another instruction follows
 
 
 class Names(NamedTuple):
-    """Names of variables, for a body that runs in one pass of an outer loop or call.
+    """Names of variables, for a body that runs in one pass of an outer loop or of a function.
 
-    own: those of the pass that go on from body to body or are read after the last one: which the body sets, and what
-    the pass has set and the body reads. longer: those from before the pass that the body may change: which it sets
-    after it has read them, and those that it reads. after: which the body sets, and what follows it reads.
+    running: of the pass, set by the body for its next run or for what follows. last: of the body's last run, read by
+    what follows. held: set by the pass before, and only read by the body, which may change what is in them. older: from
+    before the pass, which the body sets or reads.
     """
 
-    own: frozenset[str]
-    longer: frozenset[str]
-    after: frozenset[str]
+    running: frozenset[str]
+    last: frozenset[str]
+    held: frozenset[str]
+    older: frozenset[str]
+    made: frozenset[str]
 
 
 def is_at_for(frame: FrameType | None) -> bool:
     """Returns whether the frame waits for the next item of a `for`."""
-    return (
-        frame is not None
-        and sys.implementation.name == "cpython"
-        and _names(frame.f_code, frame.f_lasti, -1) is not None
-    )
+    if frame is None or sys.implementation.name != "cpython":
+        return False
+    return _names(frame.f_code, frame.f_lasti, -1) is not None
 
 
 def names_of(frame: FrameType, outer: int | None) -> Names:
@@ -50,18 +51,38 @@ def names_of(frame: FrameType, outer: int | None) -> Names:
 def _names(code: CodeType, at: int, outer: int) -> Names | None:
     instructions = list(dis.get_instructions(code))
     places = {each.offset: number for number, each in enumerate(instructions)}
-    begin = max(number for offset, number in places.items() if offset <= at)
+    begin, start = (max((n for offset, n in places.items() if offset <= place), default=-1) for place in (at, outer))
+    while instructions[begin].opname == "EXTENDED_ARG":
+        begin += 1
     if instructions[begin].opname != "FOR_ITER":
         return None
     accesses = [_accesses(each) for each in instructions]
-    live, end = _live(instructions, accesses, places), places[instructions[begin].argval]
-    start = max((number for offset, number in places.items() if offset <= outer), default=-1) + 1
+    end = places[instructions[begin].argval]
+    older, again, later = _live(instructions, accesses, places, (start + 1, begin + 1, end))
     body = [access for each in accesses[begin + 1 : end] for access in each]
     sets, reads = ({name for what, name in body if (what == "LOAD") is is_read} for is_read in (False, True))
-    before = {name for each in accesses[start:begin] for what, name in each if what == "STORE"}
-    own = (sets & live[begin]) - (live[start] & live[begin + 1]) | (reads & before)
-    longer = (sets & live[begin + 1]) | (reads - sets)
-    return Names(frozenset(own), frozenset(longer - own), frozenset(sets & live[end]))
+    before = {name for each in accesses[start + 1 : begin] for what, name in each if what == "STORE"}
+    again &= sets
+    is_function = code.co_flags & inspect.CO_OPTIMIZED
+    mine = {*code.co_varnames, *code.co_cellvars, *code.co_freevars} if is_function else sets | reads
+    clocks = {name for n in range(begin + 1, end) for _, name in accesses[n] if _is_clock(instructions, n)}
+    mine -= clocks
+    return Names(
+        running=frozenset((again - older) & mine),
+        last=frozenset(((sets & later) - again) & mine),
+        held=frozenset(((reads & before) - sets) & mine),
+        older=frozenset(((again & older) | (reads - sets - before)) - clocks),
+        made=frozenset(again & older),
+    )
+
+
+def _is_clock(instructions: list[dis.Instruction], number: int) -> bool:
+    """Returns whether a variable is set to a time, as in `begun = time.time()`: it means nothing in another process."""
+    before = number - 1
+    while re.match("CALL|PRECALL|PUSH_NULL|COPY|DUP_TOP|STORE_FAST|EXTENDED_ARG", instructions[before].opname):
+        before -= 1
+    is_read = re.match("LOAD_(ATTR|METHOD|GLOBAL|NAME|DEREF)", instructions[before].opname)
+    return instructions[number].opname.startswith("STORE") and bool(is_read) and instructions[before].argval in _CLOCKS
 
 
 def _accesses(instruction: dis.Instruction) -> list[tuple[str, str]]:
@@ -71,24 +92,29 @@ def _accesses(instruction: dis.Instruction) -> list[tuple[str, str]]:
 
 
 def _live(
-    instructions: list[dis.Instruction], accesses: list[list[tuple[str, str]]], places: Mapping[int, int]
+    instructions: list[dis.Instruction],
+    accesses: list[list[tuple[str, str]]],
+    places: Mapping[int, int],
+    wanted: tuple[int, ...],
 ) -> list[set[str]]:
-    """Returns for each instruction the names that are read from there on before they are set. Handlers of exceptions
-    are left out."""
-    live = [set[str]() for _ in range(len(instructions) + 1)]
-    changed = True
+    """Returns for each wanted instruction the names that are read from there on before they are set. Handlers of
+    exceptions are left out."""
+    names = dict.fromkeys(name for each in accesses for _, name in each)
+    bits = {name: 1 << number for number, name in enumerate(names)}  # sets as numbers: a function may have 10,000 lines
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    live, changed = [0] * (len(instructions) + 1), True
     while changed:
         changed = False
         for number in range(len(instructions) - 1, -1, -1):
             each = instructions[number]
-            names = set[str]() if _ENDS.match(each.opname) else set(live[number + 1])
-            if each.opcode in dis.hasjrel or each.opcode in dis.hasjabs:
-                names |= live[places[each.argval]]
+            here = 0 if _ENDS.match(each.opname) else live[number + 1]
+            if each.opcode in jumps:
+                here |= live[places[each.argval]]
             for what, name in reversed(accesses[number]):
-                names.add(name) if what == "LOAD" else names.discard(name)
-            changed = changed or names != live[number]
-            live[number] = names
-    return live
+                here = here | bits[name] if what == "LOAD" else here & ~bits[name]
+            changed = changed or here != live[number]
+            live[number] = here
+    return [{name for name, bit in bits.items() if each & bit} for each in (live[place] for place in wanted)]
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:
@@ -106,8 +132,8 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 def _has_locals(frame: FrameType) -> bool:
-    """Returns whether the dict of the variables is the program's, such as `config = locals()`."""
-    return not {"locals", "vars"}.isdisjoint(frame.f_code.co_names)
+    """Returns whether the dict of the variables is the program's, such as `config = locals()`, or exec()'s."""
+    return not {"locals", "vars", "dir", "exec", "eval"}.isdisjoint(frame.f_code.co_names)
 
 
 def set_variables(frame: FrameType, values: Mapping[str, Any]) -> None:

@@ -8,20 +8,23 @@
         print(total / len(losses), loss.item())
 
 A program cannot keep these in a state, since it makes them anew in each epoch. Without this, an epoch that is resumed
-would sum over its rest, and the code after an epoch whose batches are done would have no `loss` at all. What is older
-than the epoch belongs into the state: what changes of it is named once.
+would sum over its rest, and the code after an epoch whose batches are done would have no `loss` at all. Either all that
+an epoch's batches change goes on, or nothing: a sum without its number of items would be wrong without a word. What is
+older than the epoch belongs into the state: what changes of it is named once.
 """
 
 from __future__ import annotations
 
 import inspect
-import pickle
+import os
 import sys
 import time
-from collections import Counter, defaultdict, deque
+import zlib
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import FrameType, SimpleNamespace
+from enum import Enum
+from types import CodeType, FrameType, GetSetDescriptorType, SimpleNamespace
 from typing import Any
 
 import numpy
@@ -29,7 +32,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from clusterdp.checkpoint.state import plain_holders
-from clusterdp.checkpoint.state.generators import reached
+from clusterdp.checkpoint.state.generators import parts, reached
 from clusterdp.checkpoint.state.tree import Flattener
 from clusterdp.errors import StateError
 from clusterdp.train.loop.loop_body import Names, is_at_for, names_of, set_variables, variables_of
@@ -39,35 +42,35 @@ from clusterdp.train.ranks.rank import Rank
 from clusterdp.wording import some_of
 
 EPOCHS, BATCHES = "epochs", "batches"  # the two loops of a program
-MOST_BYTES = 1 << 20  # limit of a tensor
-MOST_ITEMS = 10_000  # limit of a list, with all that it holds
+MOST_BYTES = 16 << 20  # limit of all tensors and arrays of an epoch
+MOST_ITEMS = 50_000  # limit of its numbers, and of all that lists hold
 LOOKS = 3  # after the first saves, nothing new is expected
 LONGEST_S = 0.02  # limit of a search through a data set, in time of the CPU
+_KINDS = (bool, int, float, torch.Tensor, list, dict, deque, set, numpy.ndarray, numpy.generic)
+_CONTAINERS = (list, tuple, deque)
+_DICTS = (dict, OrderedDict, Counter, defaultdict)
 
 
 @dataclass
 class _For:
-    """A `for` of the program that is under way. held: the variables that are kept, by name or `object.attribute`.
-    built: the objects in them when the program came here. marks: of what may change and is not kept."""
+    """A `for` of the program that is under way, without its frame: that would keep all variables alive. marks: what
+    the variables held when the program came here."""
 
-    frame: FrameType
+    code: CodeType
     place: int
     names: Names
-    held: dict[str, Any] = field(default_factory=dict)
-    built: plain_holders.Built = field(default_factory=dict)
-    marks: dict[str, bytes] = field(default_factory=dict)
+    marks: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def function(self) -> str:
-        return self.frame.f_code.co_name
-
-    def holder(self) -> dict[str, Any]:
-        return {"": plain_holders.DictHolder(self.held)}
+    def frame(self) -> FrameType | None:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code is not self.code:
+            frame = frame.f_back
+        return frame
 
 
 class Variables:
-    """Kept are numbers, strings, tensors, and lists and dicts of these, and such attributes of objects of the program's
-    own classes, by each rank, for the same number of ranks; not the times of a clock.
+    """Kept are numbers, tensors, and lists and dicts of these, and such attributes of objects of the program's own
+    classes, by each rank, for the same number of ranks.
 
     state: that of the loop, which keeps its own objects. loader: whose data set and sampler may change, too. forget:
     names of variables that begin anew."""
@@ -78,62 +81,82 @@ class Variables:
         self, state: Mapping[str, Any], loader: Any, position: Position, rank: Rank, forget: Collection[str] = ()
     ):
         self._state, self._loader, self._position, self._rank, self._forget = state, loader, position, rank, forget
-        self._data_marks: dict[str, bytes] | None = None  # of the loader's parts, before the first epoch
         self._loops: dict[str, _For] = {}
-        self._noted: dict[str, Any] = {}
+        self._noted: tuple[int, dict[str, Any]] = (-1, {})  # an epoch, and its variables after the last batch
         self._restored: Mapping[str, Any] = {}
+        self._data_marks: dict[str, Any] | None = None  # of the loader's parts, before the first epoch
+        self._missing: set[str] | None = None  # names that had no object before the first epoch
         self._looks = 0  # how often a save has looked for what changes
-        self._clocks = _clocks()
+        self._told = set[str]()
+        self._begun = time.time(), time.time_ns()
 
     def enter(self, loop: str, frame: FrameType | None) -> None:
         """Sets the restored variables. Called where the program asks for the first item of a loop. frame: of the
         generator that it asks."""
         self._loops.pop(loop, None)
-        while frame is not None and (is_ours(frame.f_globals.get("__name__")) or _passes_on(frame)):
-            frame = frame.f_back
-        if frame is None or not is_at_for(frame):
-            return
-        outer = self._loops.get(EPOCHS)
-        place = outer.place if outer is not None and outer.frame is frame else None
-        found = self._loops[loop] = _For(frame, frame.f_lasti, names_of(frame, place))
-        if loop == BATCHES and (outer is None or place == found.place):  # `for batch in loop`: there is no epoch's code
-            found.names = Names(frozenset(), found.names.longer | found.names.own, found.names.after)
-        saved, self._restored = self._restored.get(loop), {} if loop == BATCHES else self._restored
-        found.held.update(self._values(found, found.names.own if loop == BATCHES else ()))
-        found.built = plain_holders.noted(found.holder())
+        saved = self._restored.get(loop)
         if loop == BATCHES:
-            found.marks = {name: _mark(value) for name, value in self._values(found, found.names.longer)}
-            if self._data_marks is None:
-                self._data_marks = {name: _mark(value) for name, value in self._values_of_data()}
-        if saved is not None and saved["function"] == found.function:
-            self._put_back(loop, found, saved)
-        found.held.clear()  # else it keeps a graph
+            self._restored = {}
+        try:
+            while frame is not None and (is_ours(frame.f_globals.get("__name__")) or _passes_on(frame)):
+                frame = frame.f_back
+            if frame is None or not is_at_for(frame):
+                return
+            found = self._found(loop, frame)
+            if saved is not None and saved["function"] == frame.f_code.co_name:
+                self._put_back(loop, frame, saved)
+            self._loops[loop] = found
+        except Exception as error:  # the values are the program's and may be anything: a training goes on without them
+            self._say_lost(frame, f"{type(error).__name__}: {error}")
 
-    def _put_back(self, loop: str, found: _For, saved: Mapping[str, Any]) -> None:
-        now, values = variables_of(found.frame), saved["values"]
-        values = {name: value for name, value in values.items() if name.partition(".")[0] not in self._forget}
+    def _found(self, loop: str, frame: FrameType) -> _For:
+        outer = self._loops.get(EPOCHS)
+        place = outer.place if outer is not None and outer.code is frame.f_code else None
+        found = _For(frame.f_code, frame.f_lasti, names_of(frame, place))
+        names, none = found.names, frozenset[str]()
+        if loop == EPOCHS:
+            found.names = Names(none, names.last, none, none, none)
+        elif outer is None or place == found.place:  # `for batch in loop`: no code of an epoch
+            found.names = Names(none, names.last, none, names.older | names.running | names.held, none)
+        if loop == BATCHES:
+            if self._missing is None:
+                now = variables_of(frame)
+                self._missing = {name for name in found.names.made if now.get(name) is None}
+            looks = self._rank.is_first and self._looks < LOOKS
+            wanted = found.names.held | (found.names.older if looks else none)
+            found.marks = {path: _mark(value) for path, value in self._values(frame, wanted)}
+            if self._data_marks is None and looks:
+                self._data_marks = {path: _mark(value) for path, value in self._values_of_data()}
+        return found
+
+    def _put_back(self, loop: str, frame: FrameType, saved: Mapping[str, Any]) -> None:
+        now, values = variables_of(frame), saved["values"]
+        values = {path: value for path, value in values.items() if not self._is_forgotten(path)}
         if loop == EPOCHS:  # of a loop that is done: the program may have begun others anew
-            values = {name: value for name, value in values.items() if name not in now}
-        if any(now.get(name) is None for name in saved["others"]):
-            # `if not ready: writer, ready = Writer(), True`: a flag tells of what has to be made again
-            values = {name: value for name, value in values.items() if type(value) is not bool}
+            values = {path: value for path, value in values.items() if path not in now}
+        if any(type(now.get(name)).__qualname__ != kind for name, kind in saved["classes"].items()):
+            return
         if torch.cuda.is_available():
-            values |= {name: tree_map(_to_gpu, values[name]) for name in saved["gpu"] if name in values}
-        names = list(values)
-        plain_holders.fill(found.holder(), {"": values}, found.built, saved["links"])
-        for path in names:
+            values |= {path: tree_map(_to_gpu, values[path]) for path in saved["gpu"] if path in values}
+        paths = list(values)
+        held: dict[str, Any] = {path: _get(now, path) for path in saved["held"] if path in values}
+        live = {path: reference for path, reference in _built(held).items() if len(path) > 1 or path == ("",)}
+        links = [[path, first, tuple(first) not in live] for path, first, _ in saved["links"]]
+        plain_holders.fill({"": plain_holders.DictHolder(held)}, {"": values}, live, links)
+        for path in paths:
             name, _, attribute = path.partition(".")
-            if attribute and name in now:
-                object.__getattribute__(now[name], "__dict__")[attribute] = found.held[path]
-        set_variables(found.frame, {name: found.held[name] for name in names if "." not in name})
-        if names and self._rank.is_first:
-            say(f"clusterdp: variables of {found.function}() go on as they were: {some_of(sorted(names), 8)}.")
+            if attribute:
+                object.__getattribute__(now[name], "__dict__")[attribute] = held[path]
+        set_variables(frame, {path: held[path] for path in paths if "." not in path})
+        if paths and self._rank.is_first:
+            names = some_of(sorted(paths), 8)
+            say(f"clusterdp: variables of {frame.f_code.co_name}() go on as they were: {names}.")
 
     def leave(self) -> None:
         """Notes the variables after the last batch of an epoch, before the code after it, which a resumed attempt may
         repeat."""
         if (found := self._loops.pop(BATCHES, None)) is not None:
-            self._noted = {BATCHES: self._take(found, found.names.own)}
+            self._noted = self._position.epoch, {BATCHES: self._take(found)}
 
     def end(self) -> None:
         self._loops.clear()
@@ -141,28 +164,32 @@ class Variables:
     def state_dict(self) -> dict[str, Any]:
         last = self._loops.get(EPOCHS)
         if self._position.finished and last is not None:
-            return {EPOCHS: self._take(last, last.names.after)}
+            return {EPOCHS: self._take(last)}
         found = self._loops.get(BATCHES)
         if found is None:
-            return self._noted
+            return self._noted[1] if self._noted[0] == self._position.epoch else {}
         self._say_older(found)
-        return {BATCHES: self._take(found, found.names.own)}
+        return {BATCHES: self._take(found)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._restored = state
 
-    def _values(self, found: _For, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        """Yields variables, and the attributes of the program's objects in them."""
-        variables, own = variables_of(found.frame), {id(thing) for thing in self._state.values()}
+    def _is_forgotten(self, path: str) -> bool:
+        return path in self._forget or path.partition(".")[0] in self._forget
+
+    def _values(self, frame: FrameType, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        """Yields variables, and the attributes of the program's objects in them, as `name.attribute`."""
+        variables = variables_of(frame)
+        own = {id(thing) for thing in self._state.values()}
         for name in sorted(names):
             value = variables.get(name, self)
-            if value is self or id(value) in own or name in self._forget or name[:2] == "__":
+            if value is self or id(value) in own or name[:2] == "__":
                 continue
+            pairs = {name: value}
             if _is_the_programs(type(value)):
                 attributes = object.__getattribute__(value, "__dict__").items()
-                yield from ((f"{name}.{key}", part) for key, part in list(attributes) if type(key) is str)
-            else:
-                yield name, value
+                pairs = {f"{name}.{key}": part for key, part in list(attributes) if type(key) is str}
+            yield from ((path, part) for path, part in pairs.items() if not self._is_forgotten(path))
 
     def _values_of_data(self) -> Iterator[tuple[str, Any]]:
         """Yields the attributes of the program's data set and sampler, but not those that the loop tells or keeps."""
@@ -176,55 +203,92 @@ class Variables:
                 told = {"epoch", "_epoch"} if hasattr(kind, "set_epoch") else set()
                 yield from ((f"{path}.{key}", part) for key, part in list(attributes) if key not in told)
 
-    def _take(self, found: _For, names: Iterable[str]) -> dict[str, Any]:
-        memory, values, gpu, others = _memory(self._state), dict[str, Any](), list[str](), list[str]()
-        found.held.clear()
-        for name, value in self._values(found, names):
-            if self._is_clock(value):
+    def _take(self, found: _For) -> dict[str, Any]:
+        """Returns the variables as they are."""
+        frame, nothing = (
+            found.frame(),
+            {"function": "", "values": {}, "held": [], "classes": {}, "gpu": [], "links": []},
+        )
+        if frame is None:
+            return nothing
+        try:
+            return self._take_from(frame, found)
+        except Exception as error:  # the values are the program's and may be anything: no save may fail of them
+            self._say_lost(frame, f"{type(error).__name__}: {error}")
+            return nothing
+
+    def _take_from(self, frame: FrameType, found: _For) -> dict[str, Any]:
+        names, variables, memory = found.names, variables_of(frame), _memory(self._state)
+        held = dict(self._values(frame, names.held))
+        now = {path: value for path, value in held.items() if found.marks.get(path) != _mark(value)}
+        roots = {path.partition(".")[0] for path in now if "." in path}
+        # `if number == 0: writer = Writer()`: a number that goes on would leave an object unmade.
+        made = names.made & (self._missing or set())
+        now |= {name: variables[name] for name in names.running | names.last | made if name in variables}
+        simple = (bool, int, float, torch.Tensor)
+        known = set() if all(type(value) in simple for value in now.values()) else _known(self._state)
+        left, values, gpu = [MOST_ITEMS, MOST_BYTES], dict[str, Any](), list[str]()
+        lost = ""
+        for path, value in now.items():
+            if self._is_forgotten(path) or id(value) in known or self._is_wall_clock(value):
                 continue
             try:
-                leaves = list(_leaves(value, [MOST_ITEMS]))
-                if not all(_is_plain(leaf, memory) for leaf in leaves):
-                    raise StateError("not plain")
-                copy = tree_map(_copied, dict(value) if type(value) is defaultdict else value)
-                Flattener().flatten(copy, name)
+                values[path] = _copied(value, memory, left)
             except StateError:
-                others += [name]
+                lost = lost if path in names.last else path
                 continue
-            found.held[name], values[name] = value, copy
-            gpu += [name] if any(isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in leaves) else []
-        links = plain_holders.links(found.holder(), found.built)
-        found.held.clear()
-        return {"function": found.function, "values": values, "gpu": gpu, "links": links, "others": others}
+            gpu += [path] if _on_gpu(values[path]) else []
+            if path in made:
+                del values[path]  # it is older than the epoch
+        if lost:
+            self._say_lost(frame, f"{lost} is too large or holds other objects")
+            values = {path: value for path, value in values.items() if path in names.last}
+        kept = {path: now[path] for path in values}
+        return {
+            "function": frame.f_code.co_name,
+            "values": values,
+            "held": [path for path in held if path in values],
+            "classes": {name: type(variables[name]).__qualname__ for name in roots},
+            "gpu": [path for path in gpu if path in values],
+            "links": plain_holders.links({"": plain_holders.DictHolder(kept)}, {}),
+        }
+
+    def _say_lost(self, frame: FrameType | None, why: str) -> None:
+        """Says, once for each reason, that variables of an epoch begin anew."""
+        if frame is not None and why not in self._told and self._rank.is_first:
+            self._told.add(why)
+            say(
+                f"clusterdp: {frame.f_code.co_name}(): {why}: after a resume in an epoch, all variables of the epoch "
+                "begin anew. job.loop(..., forget=[...]) leaves out the variables that it names."
+            )
 
     def _say_older(self, found: _For) -> None:
         """Names, once, what has changed of what is older than the epoch."""
-        if self._looks == LOOKS or not self._rank.is_first:
+        if self._looks == LOOKS or not self._rank.is_first or (frame := found.frame()) is None:
             return
         self._looks += 1
-        known = {id(part) for thing in self._state.values() if isinstance(thing, dict) for part in thing.values()}
-        marks = {**found.marks, **(self._data_marks or {})}
-        values = [*self._values(found, found.names.longer), *self._values_of_data()]
-        kinds = (bool, int, float, torch.Tensor, list, dict, deque, set, numpy.ndarray, numpy.generic)
-        values = [each for each in values if isinstance(each[1], kinds) and id(each[1]) not in known]
-        changed = [name for name, value in values if not self._is_clock(value) and marks.get(name) != _mark(value)]
+        try:
+            known, memory = _known(self._state), _memory(self._state)
+            marks = {**found.marks, **(self._data_marks or {})}
+            values = [*self._values(frame, found.names.older), *self._values_of_data()]
+            values = [each for each in values if isinstance(each[1], _KINDS) and id(each[1]) not in known]
+            changed = [path for path, value in values if marks.get(path, 0) != _mark(value, memory)]
+            changed = [path for path in changed if not self._is_wall_clock(dict(values)[path])]
+        except Exception:  # the values are the program's and may be anything
+            return
         if changed:
             self._looks = LOOKS
-            what = "them anew. Put them" if len(changed) > 1 else "it anew. Put it"
+            them = "them" if len(changed) > 1 else "it"
             say(
-                f"clusterdp: {found.function}() changes {some_of(changed, 8)}, older than an epoch: a resume begins "
-                f"{what} into the state, as in {{'best': {{'loss': 0.5}}}}, or name them: job.loop(..., forget=[...])."
+                f"clusterdp: {found.code.co_name}() changes {some_of(changed, 8)}, older than an epoch: a resume "
+                f"begins {them} anew. Put {them} into the state, as in {{'best': {{'loss': 0.5}}}}, or name {them}: "
+                "job.loop(..., forget=[...])."
             )
 
-    def _is_clock(self, value: Any) -> bool:
+    def _is_wall_clock(self, value: Any) -> bool:
         """Returns whether the value is a time of this process, which means nothing in the next one."""
-        pairs = zip(self._clocks, _clocks(), strict=True)
+        pairs = zip(self._begun, (time.time(), time.time_ns()), strict=True)
         return any(type(value) is type(was) and was <= value <= now for was, now in pairs)
-
-
-def _clocks() -> list[float | int]:
-    read = (time.time, time.monotonic, time.perf_counter, time.time_ns, time.monotonic_ns, time.perf_counter_ns)
-    return [clock() for clock in read]
 
 
 def is_ours(module: Any) -> bool:
@@ -249,70 +313,115 @@ def _is_written_here(kind: type) -> bool:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     if file is None or "-packages" in file or is_ours(kind.__module__):
         return False
-    return kind.__module__.partition(".")[0] not in sys.stdlib_module_names and "__dict__" in dir(kind)
+    is_library = kind.__module__.partition(".")[0] in sys.stdlib_module_names
+    own = [vars(each)["__dict__"] for each in kind.__mro__ if "__dict__" in vars(each)]  # may be a property
+    return bool(own) and not is_library and all(type(each) is GetSetDescriptorType for each in own)
+
+
+def _get(variables: Mapping[str, Any], path: str) -> Any:
+    name, _, attribute = path.partition(".")
+    thing = variables.get(name)
+    return object.__getattribute__(thing, "__dict__").get(attribute) if attribute else thing
+
+
+def _built(held: dict[str, Any]) -> plain_holders.Built:
+    """Returns the lists and dicts that a restore fills. Tensors and arrays are replaced, for they may be parts of
+    others."""
+    noted = plain_holders.noted({"": plain_holders.DictHolder(held)})
+    return {path: ref for path, ref in noted.items() if not isinstance(ref(), (torch.Tensor, numpy.ndarray, tuple))}
+
+
+def _copied(value: Any, memory: Collection[int], left: list[int]) -> Any:
+    """Returns a copy of plain values. memory: addresses of what the state holds, of which a copy would be another
+    tensor. left: how many items and bytes may come. Raises StateError for all else."""
+    for leaf in _leaves(value, left):
+        if not _is_plain(leaf, memory, left):
+            raise StateError("not plain")
+    copy = tree_map(_copied_leaf, dict(value) if type(value) is defaultdict else value)
+    Flattener().flatten(copy, "variable")
+    return copy
 
 
 def _leaves(value: Any, left: list[int]) -> Iterator[Any]:
-    """Yields the values in lists and dicts. left: how many may come, in one item. Raises StateError after these."""
-    left[0] -= 1
-    if left[0] < 0:
-        raise StateError("too long")
-    kind = type(value)
-    if kind in (list, tuple, deque):
-        for item in value:
-            yield from _leaves(item, left)
-    elif isinstance(value, dict) and kind is not Counter:
-        for item in value.values():
-            yield from _leaves(item, left)
-    else:
-        yield value
+    """Yields the values in lists and dicts. Raises StateError once left[0] have come."""
+    waiting = [iter((value,))]
+    while waiting:
+        for item in waiting[-1]:
+            left[0] -= 1
+            if left[0] < 0 or len(waiting) > 20:
+                raise StateError("too long")
+            if type(item) in (*_CONTAINERS, *_DICTS):
+                waiting.append(iter(list(item.values() if isinstance(item, dict) else item)))
+                break
+            yield item
+        else:
+            waiting.pop()
 
 
-def _is_plain(leaf: Any, memory: Collection[int]) -> bool:
-    """memory: addresses of what the state holds: a copy would no longer be the same."""
+def _is_plain(leaf: Any, memory: Collection[int], left: list[int]) -> bool:
     if type(leaf) is torch.Tensor:
         is_trained = leaf.is_leaf and leaf.requires_grad
-        is_there = leaf.layout == torch.strided and leaf.device.type != "meta"
-        return is_there and not is_trained and leaf.nbytes <= MOST_BYTES and _address(leaf) not in memory
+        if leaf.is_nested or leaf.layout != torch.strided or leaf.device.type == "meta" or is_trained:
+            return False
+        left[1] -= leaf.nbytes
+        return left[1] >= 0 and _address(leaf) not in memory
     if isinstance(leaf, (numpy.generic, numpy.ndarray)):
-        return leaf.dtype.kind in "biufc" and leaf.nbytes <= MOST_BYTES
-    return leaf is None or type(leaf) in (bool, int, float, str, Counter)
+        left[1] -= leaf.nbytes
+        return leaf.dtype.kind in "biufc" and left[1] >= 0
+    is_path = type(leaf) is str and os.sep in leaf  # of this process, perhaps
+    return leaf is None or isinstance(leaf, Enum) or (type(leaf) in (bool, int, float, str) and not is_path)
 
 
 def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _copied(leaf: Any) -> Any:
+def _copied_leaf(leaf: Any) -> Any:
     if type(leaf) is torch.Tensor:
         return leaf.detach().clone()
     return leaf.copy() if isinstance(leaf, (numpy.ndarray, Counter)) else leaf
+
+
+def _on_gpu(value: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in _leaves(value, [MOST_ITEMS]))
 
 
 def _to_gpu(leaf: Any) -> Any:
     return leaf.cuda() if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _mark(value: Any) -> bytes:
-    """Returns what changes if plain values change; of other objects their identity. Never waits for a GPU."""
+def _mark(value: Any, memory: Collection[int] = ()) -> Any:
+    """Returns what changes if plain values change; of other objects their identity. Never waits for a GPU. memory:
+    addresses of tensors that may change."""
+    left, found = [MOST_ITEMS, MOST_BYTES], zlib.crc32(b"")
     try:
-        leaves = [_mark_of(leaf) for leaf in _leaves(value, [MOST_ITEMS])]
+        for leaf in _leaves(value, left):
+            found = zlib.crc32(_bytes(leaf, memory, left), found)
     except StateError:
-        return repr(len(value)).encode()
-    return pickle.dumps((leaves, len(value) if isinstance(value, dict) else 0))
+        return len(value)
+    return found, len(value) if type(value) in (*_CONTAINERS, *_DICTS, set) else 0
 
 
-def _mark_of(leaf: Any) -> Any:
+def _bytes(leaf: Any, memory: Collection[int], left: list[int]) -> bytes:
     if type(leaf) is torch.Tensor:
-        return id(leaf), None if leaf.is_inference() else leaf._version
-    if isinstance(leaf, (numpy.generic, numpy.ndarray)) and leaf.dtype.kind in "biufc" and leaf.nbytes <= MOST_BYTES:
-        return leaf.tobytes()
-    if isinstance(leaf, set):
-        return len(leaf)
-    return leaf if leaf is None or type(leaf) in (bool, int, float, str, Counter) else id(leaf)
+        is_still = leaf.is_inference() or leaf.is_nested or (memory and _address(leaf) in memory)
+        return f"{id(leaf)} {0 if is_still else leaf._version}".encode()
+    if isinstance(leaf, (numpy.generic, numpy.ndarray)) and leaf.dtype.kind in "biufc":
+        left[1] -= leaf.nbytes
+        return leaf.tobytes() if left[1] >= 0 else b""
+    return repr(leaf if leaf is None or type(leaf) in (bool, int, float, str) else id(leaf)).encode(errors="replace")
+
+
+def _known(state: Mapping[str, Any]) -> set[int]:
+    """Returns the identities of the objects that a state reaches."""
+    from clusterdp.train.loop.forgotten import reached_by
+
+    return set(map(id, reached_by(state)))
 
 
 def _memory(state: Mapping[str, Any]) -> set[int]:
+    """Returns the addresses of a state's tensors."""
     modules = [thing for thing in state.values() if isinstance(thing, torch.nn.Module)]
-    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-    return {_address(tensor) for tensor in tensors if type(tensor) in (torch.Tensor, torch.nn.Parameter)}
+    held = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    held += [part for thing in state.values() for _, part in parts(thing, set())]
+    return {_address(part) for part in (*held, *state.values()) if type(part) in (torch.Tensor, torch.nn.Parameter)}
