@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from clusterdp.checkpoint.format.manifest import list_checkpoints
+from clusterdp.fakeslurm.core.file_traps import DELETE
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.facts import Facts
@@ -80,6 +81,10 @@ class Observer:
         history = read_history(run)
         ours = list_checkpoints(run.checkpoints)
         began = self._began or 0.0
+        if events:  # a small file is open too briefly to be seen
+            names = [each.to or each.path for each in events.events if each.kind != DELETE]
+            seen = (path for path in names if own_name(run, path) and not self._is_bookkeeping(path))
+            self._written = {**dict.fromkeys(seen, 0), **self._written}
         for path in self._written:
             with suppress(OSError):
                 self._written[path] = os.stat(path).st_size

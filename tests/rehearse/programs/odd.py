@@ -57,7 +57,7 @@ class Odd:
 
 
 ODD = {
-    "no-habits": Odd("killed-while-saving", ("back after 3 interruptions", "bit for bit")),
+    "no-habits": Odd("killed-while-saving", ("back after 4 interruptions", "bit for bit")),
     "prints-nothing-and-hears-signals-in-a-thread": Odd(
         "preempted",
         ("back after 1 interruption, bit for bit",),
@@ -88,7 +88,7 @@ ODD = {
         ),
     ),
     "ends-when-the-disk-is-full": Odd("disk-full", ("back after 1 interruption", "bit for bit")),
-    "goes-on-when-the-disk-is-full": Odd("disk-full", ("it went on", "bit for bit"), ((WRITE, GOES_ON),)),
+    "goes-on-when-the-disk-is-full": Odd("disk-full", ("back after 1 interruption", "bit for bit"), ((WRITE, GOES_ON),)),
     "warms-up": Odd(
         "preempted-in-warmup",
         ("back after 1 interruption, nothing lost, bit for bit",),
