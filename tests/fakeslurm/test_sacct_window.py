@@ -71,3 +71,14 @@ def test_sacct_finds_the_jobs_of_a_window_as_recorded(options: str, named: bool,
 def test_sacct_refuses_a_window_with_its_end_before_its_start(options: dict[str, str]) -> None:
     with pytest.raises(Refusal, match=r"Start time \(.*\) requested is after end time"):
         window(options, NOW, named=False)
+
+
+def test_attempt_of_a_job_is_seen_after_the_end_of_the_attempt_before() -> None:
+    accounting, model = Accounting(), Model.of(Shape.simple(), NOW)
+    job = JobRecord(1, JobDesc("job", "main"), 1, NOW - 60, state=JobState.RUNNING, start=NOW - 50, end=NOW)
+    job.restarts = 1
+    accounting.note(model, job, NOW + 2, "REQUEUED")
+    job.submit_time, job.state, job.start, job.end = NOW, JobState.PENDING, None, None
+    accounting.note(model, job, NOW)
+    assert accounting.listed(NOW + 1) == []
+    assert [(each.state, each.restarts) for each in accounting.listed(NOW + 2)] == [("REQUEUED", 0), ("PENDING", 1)]

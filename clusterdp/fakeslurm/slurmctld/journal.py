@@ -225,7 +225,7 @@ class Records:
     def _lag_s(self, job: JobRecord) -> float:
         """Returns the delay in seconds after which sacct shows the change of a job."""
         settings = self._model.settings
-        at_once = settings.release.accounts_held_jobs and job.waits
+        at_once = settings.release.accounts_held_jobs and job.waits and (job.held or not job.restarts)
         return 0 if at_once else settings.accounting_lag_s
 
     def number(self) -> int:

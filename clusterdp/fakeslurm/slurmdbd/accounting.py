@@ -121,9 +121,9 @@ class Accounting:
         self._enter(key, row)
 
     def _expect(self, due: float, key: str, row: AccountingJob) -> None:
-        """Queues a row, sorted by the time when it becomes visible. Rows of one attempt keep their order."""
+        """Queues a row, sorted by the time when it becomes visible. Rows of one job keep their order."""
         if self._coming and due < self._coming[-1][0]:
-            due = max([due, *(time for time, other, _ in self._coming if other == key)])
+            due = max([due, *(time for time, _, other in self._coming if other.job == row.job)])
             insort(self._coming, (due, key, row), key=lambda each: each[0])
         else:
             self._coming.append((due, key, row))

@@ -88,7 +88,9 @@ ODD = {
         ),
     ),
     "ends-when-the-disk-is-full": Odd("disk-full", ("back after 1 interruption", "bit for bit")),
-    "goes-on-when-the-disk-is-full": Odd("disk-full", ("back after 1 interruption", "bit for bit"), ((WRITE, GOES_ON),)),
+    "goes-on-when-the-disk-is-full": Odd(
+        "disk-full", ("back after 1 interruption", "bit for bit"), ((WRITE, GOES_ON),)
+    ),
     "warms-up": Odd(
         "preempted-in-warmup",
         ("back after 1 interruption, nothing lost, bit for bit",),
