@@ -73,7 +73,7 @@ def test_sacct_refuses_a_window_with_its_end_before_its_start(options: dict[str,
         window(options, NOW, named=False)
 
 
-def test_attempt_of_a_job_is_seen_after_the_end_of_the_attempt_before() -> None:
+def test_attempt_is_seen_after_the_end_of_the_one_before() -> None:
     accounting, model = Accounting(), Model.of(Shape.simple(), NOW)
     job = JobRecord(1, JobDesc("job", "main"), 1, NOW - 60, state=JobState.RUNNING, start=NOW - 50, end=NOW)
     job.restarts = 1

@@ -275,7 +275,7 @@ def test_variables_of_an_epoch_go_on_after_a_stop_at_each_moment(
 
 
 @pytest.mark.parametrize("cut", ["lazy", "too long", "too large", "process"])
-def test_all_variables_of_an_epoch_begin_anew_with_one_that_cannot_be_kept(
+def test_variables_of_an_epoch_begin_anew_beside_one_of_another_kind(
     attempt: Callable[..., Any], cut: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def program(job: JobHandle, loop: Any, at: Moment) -> Any:
@@ -313,7 +313,7 @@ def test_all_variables_of_an_epoch_begin_anew_with_one_that_cannot_be_kept(
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("at_begin", [False, True])
-def test_any_value_of_the_program_lets_saves_succeed(attempt: Callable[..., Any], at_begin: bool) -> None:
+def test_save_succeeds_with_any_value_of_the_program(attempt: Callable[..., Any], at_begin: bool) -> None:
     class Broken:
         @property
         def __dict__(self) -> Any:  # type: ignore[override]
@@ -406,7 +406,7 @@ def test_tensors_of_the_state_are_not_copied(attempt: Callable[..., Any]) -> Non
     assert all(same)
 
 
-def test_changes_of_what_is_older_than_the_epoch_are_named_once(
+def test_changes_older_than_the_epoch_are_named_once(
     attempt: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, kept = {"rate": 0.1}, {"best": 0.0}

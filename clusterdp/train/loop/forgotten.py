@@ -26,8 +26,7 @@ from torch.utils.data import DataLoader
 
 from clusterdp.checkpoint.state.as_built import parameters_of
 from clusterdp.checkpoint.state.generators import is_a, is_generator, living, parts, reached, states_of
-from clusterdp.train.loop.loop_body import variables_of
-from clusterdp.train.loop.variables import is_ours
+from clusterdp.train.loop.loop_body import is_ours, variables_of
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 from clusterdp.wording import some_of

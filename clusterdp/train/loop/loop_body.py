@@ -32,6 +32,11 @@ class Names(NamedTuple):
     made: frozenset[str]
 
 
+def is_ours(module: Any) -> bool:
+    """Returns whether a module of this name is a part of clusterdp, and no program."""
+    return str(module).startswith("clusterdp.") and not str(module).startswith("clusterdp.recipes")
+
+
 def is_at_for(frame: FrameType | None) -> bool:
     """Returns whether the frame waits for the next item of a `for`."""
     if frame is None or sys.implementation.name != "cpython":

@@ -35,7 +35,8 @@ from clusterdp.checkpoint.state import plain_holders
 from clusterdp.checkpoint.state.generators import parts, reached
 from clusterdp.checkpoint.state.tree import Flattener
 from clusterdp.errors import StateError
-from clusterdp.train.loop.loop_body import Names, is_at_for, names_of, set_variables, variables_of
+from clusterdp.train.loop.forgotten import reached_by
+from clusterdp.train.loop.loop_body import Names, is_at_for, is_ours, names_of, set_variables, variables_of
 from clusterdp.train.loop.position import Position
 from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rank import Rank
@@ -291,10 +292,6 @@ class Variables:
         return any(type(value) is type(was) and was <= value <= now for was, now in pairs)
 
 
-def is_ours(module: Any) -> bool:
-    return str(module).startswith("clusterdp.") and not str(module).startswith("clusterdp.recipes")
-
-
 def _passes_on(frame: FrameType) -> bool:
     """Returns whether a generator, such as tqdm's, asks for the `for` of another function."""
     return bool(frame.f_code.co_flags & inspect.CO_GENERATOR) and is_at_for(frame.f_back)
@@ -414,8 +411,6 @@ def _bytes(leaf: Any, memory: Collection[int], left: list[int]) -> bytes:
 
 def _known(state: Mapping[str, Any]) -> set[int]:
     """Returns the identities of the objects that a state reaches."""
-    from clusterdp.train.loop.forgotten import reached_by
-
     return set(map(id, reached_by(state)))
 
 
