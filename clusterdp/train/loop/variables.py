@@ -16,14 +16,11 @@ older than the epoch belongs into the state: what changes of it is named once.
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import time
-import zlib
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from types import CodeType, FrameType, GetSetDescriptorType, SimpleNamespace
 from typing import Any
 
@@ -33,23 +30,19 @@ from torch.utils._pytree import tree_map
 
 from clusterdp.checkpoint.state import plain_holders
 from clusterdp.checkpoint.state.generators import parts, reached
-from clusterdp.checkpoint.state.tree import Flattener
 from clusterdp.errors import StateError
 from clusterdp.train.loop.forgotten import reached_by
 from clusterdp.train.loop.loop_body import Names, is_at_for, is_ours, names_of, set_variables, variables_of
+from clusterdp.train.loop.plain_values import MOST_BYTES, MOST_ITEMS, address, copied, mark, on_gpu, to_gpu
 from clusterdp.train.loop.position import Position
 from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rank import Rank
 from clusterdp.wording import some_of
 
 EPOCHS, BATCHES = "epochs", "batches"  # the two loops of a program
-MOST_BYTES = 16 << 20  # limit of all tensors and arrays of an epoch
-MOST_ITEMS = 50_000  # limit of its numbers, and of all that lists hold
 LOOKS = 3  # after the first saves, nothing new is expected
 LONGEST_S = 0.02  # limit of a search through a data set, in time of the CPU
 _KINDS = (bool, int, float, torch.Tensor, list, dict, deque, set, numpy.ndarray, numpy.generic)
-_CONTAINERS = (list, tuple, deque)
-_DICTS = (dict, OrderedDict, Counter, defaultdict)
 
 
 @dataclass
@@ -125,9 +118,9 @@ class Variables:
                 self._missing = {name for name in found.names.made if now.get(name) is None}
             looks = self._rank.is_first and self._looks < LOOKS
             wanted = found.names.held | (found.names.older if looks else none)
-            found.marks = {path: _mark(value) for path, value in self._values(frame, wanted)}
+            found.marks = {path: mark(value) for path, value in self._values(frame, wanted)}
             if self._data_marks is None and looks:
-                self._data_marks = {path: _mark(value) for path, value in self._values_of_data()}
+                self._data_marks = {path: mark(value) for path, value in self._values_of_data()}
         return found
 
     def _put_back(self, loop: str, frame: FrameType, saved: Mapping[str, Any]) -> None:
@@ -138,7 +131,7 @@ class Variables:
         if any(type(now.get(name)).__qualname__ != kind for name, kind in saved["classes"].items()):
             return
         if torch.cuda.is_available():
-            values |= {path: tree_map(_to_gpu, values[path]) for path in saved["gpu"] if path in values}
+            values |= {path: tree_map(to_gpu, values[path]) for path in saved["gpu"] if path in values}
         paths = list(values)
         held: dict[str, Any] = {path: _get(now, path) for path in saved["held"] if path in values}
         live = {path: reference for path, reference in _built(held).items() if len(path) > 1 or path == ("",)}
@@ -221,7 +214,7 @@ class Variables:
     def _take_from(self, frame: FrameType, found: _For) -> dict[str, Any]:
         names, variables, memory = found.names, variables_of(frame), _memory(self._state)
         held = dict(self._values(frame, names.held))
-        now = {path: value for path, value in held.items() if found.marks.get(path) != _mark(value)}
+        now = {path: value for path, value in held.items() if found.marks.get(path) != mark(value)}
         roots = {path.partition(".")[0] for path in now if "." in path}
         # `if number == 0: writer = Writer()`: a number that goes on would leave an object unmade.
         made = names.made & (self._missing or set())
@@ -234,11 +227,11 @@ class Variables:
             if self._is_forgotten(path) or id(value) in known or self._is_wall_clock(value):
                 continue
             try:
-                values[path] = _copied(value, memory, left)
+                values[path] = copied(value, memory, left)
             except StateError:
                 lost = lost if path in names.last else path
                 continue
-            gpu += [path] if _on_gpu(values[path]) else []
+            gpu += [path] if on_gpu(values[path]) else []
             if path in made:
                 del values[path]  # it is older than the epoch
         if lost:
@@ -273,8 +266,8 @@ class Variables:
             marks = {**found.marks, **(self._data_marks or {})}
             values = [*self._values(frame, found.names.older), *self._values_of_data()]
             values = [each for each in values if isinstance(each[1], _KINDS) and id(each[1]) not in known]
-            changed = [path for path, value in values if marks.get(path, 0) != _mark(value, memory)]
-            changed = [path for path in changed if not self._is_wall_clock(dict(values)[path])]
+            values = [(path, value) for path, value in values if not self._is_wall_clock(value)]
+            changed = [path for path, value in values if marks.get(path, 0) != mark(value, memory)]
         except Exception:  # the values are the program's and may be anything
             return
         if changed:
@@ -328,87 +321,6 @@ def _built(held: dict[str, Any]) -> plain_holders.Built:
     return {path: ref for path, ref in noted.items() if not isinstance(ref(), (torch.Tensor, numpy.ndarray, tuple))}
 
 
-def _copied(value: Any, memory: Collection[int], left: list[int]) -> Any:
-    """Returns a copy of plain values. memory: addresses of what the state holds, of which a copy would be another
-    tensor. left: how many items and bytes may come. Raises StateError for all else."""
-    for leaf in _leaves(value, left):
-        if not _is_plain(leaf, memory, left):
-            raise StateError("not plain")
-    copy = tree_map(_copied_leaf, dict(value) if type(value) is defaultdict else value)
-    Flattener().flatten(copy, "variable")
-    return copy
-
-
-def _leaves(value: Any, left: list[int]) -> Iterator[Any]:
-    """Yields the values in lists and dicts. Raises StateError once left[0] have come."""
-    waiting = [iter((value,))]
-    while waiting:
-        for item in waiting[-1]:
-            left[0] -= 1
-            if left[0] < 0 or len(waiting) > 20:
-                raise StateError("too long")
-            if type(item) in (*_CONTAINERS, *_DICTS):
-                waiting.append(iter(list(item.values() if isinstance(item, dict) else item)))
-                break
-            yield item
-        else:
-            waiting.pop()
-
-
-def _is_plain(leaf: Any, memory: Collection[int], left: list[int]) -> bool:
-    if type(leaf) is torch.Tensor:
-        is_trained = leaf.is_leaf and leaf.requires_grad
-        if leaf.is_nested or leaf.layout != torch.strided or leaf.device.type == "meta" or is_trained:
-            return False
-        left[1] -= leaf.nbytes
-        return left[1] >= 0 and _address(leaf) not in memory
-    if isinstance(leaf, (numpy.generic, numpy.ndarray)):
-        left[1] -= leaf.nbytes
-        return leaf.dtype.kind in "biufc" and left[1] >= 0
-    is_path = type(leaf) is str and os.sep in leaf  # of this process, perhaps
-    return leaf is None or isinstance(leaf, Enum) or (type(leaf) in (bool, int, float, str) and not is_path)
-
-
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _copied_leaf(leaf: Any) -> Any:
-    if type(leaf) is torch.Tensor:
-        return leaf.detach().clone()
-    return leaf.copy() if isinstance(leaf, (numpy.ndarray, Counter)) else leaf
-
-
-def _on_gpu(value: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in _leaves(value, [MOST_ITEMS]))
-
-
-def _to_gpu(leaf: Any) -> Any:
-    return leaf.cuda() if isinstance(leaf, torch.Tensor) else leaf
-
-
-def _mark(value: Any, memory: Collection[int] = ()) -> Any:
-    """Returns what changes if plain values change; of other objects their identity. Never waits for a GPU. memory:
-    addresses of tensors that may change."""
-    left, found = [MOST_ITEMS, MOST_BYTES], zlib.crc32(b"")
-    try:
-        for leaf in _leaves(value, left):
-            found = zlib.crc32(_bytes(leaf, memory, left), found)
-    except StateError:
-        return len(value)
-    return found, len(value) if type(value) in (*_CONTAINERS, *_DICTS, set) else 0
-
-
-def _bytes(leaf: Any, memory: Collection[int], left: list[int]) -> bytes:
-    if type(leaf) is torch.Tensor:
-        is_still = leaf.is_inference() or leaf.is_nested or (memory and _address(leaf) in memory)
-        return f"{id(leaf)} {0 if is_still else leaf._version}".encode()
-    if isinstance(leaf, (numpy.generic, numpy.ndarray)) and leaf.dtype.kind in "biufc":
-        left[1] -= leaf.nbytes
-        return leaf.tobytes() if left[1] >= 0 else b""
-    return repr(leaf if leaf is None or type(leaf) in (bool, int, float, str) else id(leaf)).encode(errors="replace")
-
-
 def _known(state: Mapping[str, Any]) -> set[int]:
     """Returns the identities of the objects that a state reaches."""
     return set(map(id, reached_by(state)))
@@ -419,4 +331,4 @@ def _memory(state: Mapping[str, Any]) -> set[int]:
     modules = [thing for thing in state.values() if isinstance(thing, torch.nn.Module)]
     held = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     held += [part for thing in state.values() for _, part in parts(thing, set())]
-    return {_address(part) for part in (*held, *state.values()) if type(part) in (torch.Tensor, torch.nn.Parameter)}
+    return {address(part) for part in (*held, *state.values()) if type(part) in (torch.Tensor, torch.nn.Parameter)}
