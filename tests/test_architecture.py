@@ -55,8 +55,8 @@ FLOORS = {
     ),
     "rehearse": "state observe run_spec clusters drills judge shortening run_process one_run rehearsal show",
     "train": (
-        "argument_names preflight output settings hang ranks parallel data optim profile loop job process trainer"
-        " worker"
+        "argument_names preflight output settings hang ranks parallel data optim profile witness loop job process"
+        " trainer worker"
     ),
 }
 # Against that order: the daemon finds a command by its name when one is asked for.

@@ -115,6 +115,7 @@ class Checkpointer:
         # Only a random name is unique: job id and restart count can repeat, with torchrun or at a second start by hand.
         self._run = self._ranks.agree(conclude=lambda _: secrets.token_hex(6))
         self._saves = 0
+        self.token = ""  # of the newest save that has begun here, or of the restored one
         self._memory = StagingMemory()
         self._save: Save | None = None  # the save in progress, on all ranks
         self._copies_now = False  # whether this save is a copy
@@ -372,6 +373,7 @@ class Checkpointer:
             self._copies.done(choice.kept)
         # After a restore from a copy, the checkpoint before it is kept until another one is read back.
         pinned = choice.newest if choice.is_copy else info.token
+        self.token = info.data  # of a commit that was made anew, the first one
         self._committer.pinned, self._committer.last_order = {pinned} if pinned else set(), info.order
         self._prove_next = True
         if info.world_size != self._ranks.size:
@@ -416,7 +418,8 @@ class Checkpointer:
 
     def _next_token(self) -> str:
         self._saves += 1
-        return f"{self._run}-{self._saves:04d}"
+        self.token = f"{self._run}-{self._saves:04d}"
+        return self.token
 
     def _load(self, loaded: LoadedCheckpoint) -> list[str]:
         """Loads the state. Returns the differences from the checkpoint on all ranks, as text."""

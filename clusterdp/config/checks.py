@@ -94,6 +94,7 @@ def _bad_choices(c: Config) -> Iterator[tuple[str, str, str]]:
         "train.strategy": (c.train.strategy, ("ddp", "fsdp", "hsdp", "dp")),
         "train.comm_hook": (c.train.comm_hook, (None, "fp16", "bf16", "powersgd")),
         "launch.setup_errors": (c.launch.setup_errors, ("record", "stop")),
+        "checkpoint.witness": (c.checkpoint.witness, ("warn", "stop", "off")),
         "restart.on_hang": (c.restart.on_hang, (None, "report", "restart")),
         "profile.find": (c.profile.find, (None, "workers")),
         "train.on_nan": (c.train.on_nan, (None, "stop", "skip")),

@@ -131,6 +131,9 @@ class CheckpointConfig(Section):
     max_failures: int = 3  # how many periodic saves in a row may fail before the training waits for a save; e.g. `10`
     # Compare the ranks' state at the first of every n saves; the attempt ends if the states differ; 0: never; e.g. `10`
     check_replicas_every: int = 1
+    # A resume compares its first steps with those after the save. warn: prints what differs; stop: also ends the
+    # attempt; off: keeps and compares nothing
+    witness: str = "warn"
     # The start of a new run: a file or folder of torch, Hugging Face, accelerate or Lightning; e.g. `old/model.pt`
     start_from: str | None = None
     # The parts of the state to take from start_from; default: all; e.g. `[model]`

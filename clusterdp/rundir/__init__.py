@@ -38,6 +38,7 @@
     slurm-<job>.out                   the output of the batch script, over all attempts of the job
     submitit/                         with `backend: submitit`: its script, its pickle, and the batch script's output
     submits/000001                    the process that submits a job: the highest number (exclusively created)
+    witness/<step>-<checkpoint>.json  what followed a save, to compare a resume with
     claims/000002                     the attempt that owns the folder: the highest number (exclusively created)
     events/<attempt>-<writer>.jsonl   the ledger, one file per writer
     metrics/<attempt>.jsonl           measurements by rank 0

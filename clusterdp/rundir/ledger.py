@@ -18,7 +18,10 @@ from clusterdp.slurm.jobid import is_job_id
 
 # The fields of an event that are text. Every other value in the ledger is a number.
 TEXTS = frozenset(
-    "event attempt of job name entry backend dir cluster nodes host cause reason error checkpoint phase".split()
+    (
+        "event attempt of job name entry backend dir cluster nodes host cause reason error checkpoint phase verdict "
+        "differs"
+    ).split()
 )
 
 

@@ -80,6 +80,7 @@ class RunDir:
     submits = _Within("submits")
     claims = _Within("claims")
     checkpoints = _Within("checkpoints")
+    witness = _Within("witness")
 
     def attempt(self, name: str) -> Attempt:
         return Attempt(name, self.path / f"attempts/{name}")

@@ -9,6 +9,7 @@ exactly.
     parallel/       a model on many devices
     ranks/          the ranks: rendezvous, agreement, stop, failure
     profile/        the time of each part of a step
+    witness/        what followed a save, to compare a resume with
     preflight/      the check of each node before the ranks start
     output/         metrics, events, the log
     hang/           notices that no rank makes progress, and reports which rank is behind

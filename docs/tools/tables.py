@@ -76,6 +76,12 @@ EVENTS = {
         "All ranks have restored a checkpoint, or a copy in memory. `inexact`: the reasons why the training does not "
         "continue bit for bit.",
     ),
+    "witness": Event(
+        "rank0",
+        "restored_step first last verdict compared differs",
+        "The steps from `first` to `last` were compared with those after the save. `verdict`: `same`, `rounding` or "
+        "`other`.",
+    ),
     "started-from": Event("rank0", "path step", "The state of `checkpoint.start_from` is loaded."),
     "trying": Event("rank0", "what", "`clusterdp profile --find workers` tries numbers of workers."),
     # the attempt runs
@@ -162,6 +168,7 @@ FILES = {  # the names are those in the docstring of clusterdp.rundir
     "submitit/": FileUse("submitit", "submitit, the worker", "submitit's own files"),
     "submits/000001": FileUse(f"{SUBMIT}, `resume`", "the same verbs", "JSON: pid, host, since, released"),
     "claims/000002": FileUse(RANK0, f"{RANK0} of each attempt, {BATCH}", "a line: attempt, random token"),
+    "witness/<step>-<checkpoint>.json": FileUse(RANK0, f"{RANK0} of a later attempt", "JSON: digests, see exact.md"),
     "events/<attempt>-<writer>.jsonl": FileUse(
         "that writer", "every verb that shows a run", "JSON lines, see the ledger"
     ),

@@ -183,10 +183,10 @@ def test_timed_save_is_requested_once_until_it_is_done(make: Make, monkeypatch: 
     saves = job.loop(job.loader(range(8), 2), {}, epochs=1, every_s=1e-9).saves
     monkeypatch.setattr(job.flags, "set", asked.append)
     for _ in range(3):
-        saves.ask_if_due()
+        saves.close_window()
     assert asked == ["save"]
     saves.now(1)
-    saves.ask_if_due()
+    saves.close_window()
     assert asked == ["save", "save"]
 
 

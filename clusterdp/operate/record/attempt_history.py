@@ -60,6 +60,8 @@ class AttemptHistory:
     first_step: int | None = None
     last_step: int | None = None
     restored: int | None = None
+    verdict: str = ""  # of the witness: whether its steps repeat those after the restored save; empty if not compared
+    differs: str = ""  # what does not repeat, as text
     saved: int | None = None
     saved_at: float | None = None
     unsaved: str = ""  # the error of a failed save, if no save has succeeded since
@@ -157,6 +159,8 @@ def _read_progress(
         "first_step": integer(first.get("step")),
         "last_step": max((step for step in [*steps, saved_file] if step is not None), default=None),
         "restored": integer(by_kind.get("restored", {}).get("step")),
+        "verdict": str(by_kind.get("witness", {}).get("verdict") or ""),
+        "differs": str(by_kind.get("witness", {}).get("differs") or ""),
         "saved": saved_event if saved_event is not None else saved_file,
         "saved_at": time_of(by_kind["saved"]) if "saved" in by_kind else modified(attempt.saved),
         "unsaved": str(tried[-1].get("error") or "") if tried else "",

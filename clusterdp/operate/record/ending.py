@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterdp.batch.causes import CAUSES, FAULTS
@@ -65,6 +66,16 @@ def ending_text(attempt: AttemptHistory) -> str:
     if attempt.lost:
         words += f", {counted(attempt.lost, 'step')} lost"
     return words + (shown if attempt.failed_error else "")
+
+
+def not_repeated(attempts: Sequence[AttemptHistory]) -> list[tuple[str, str]]:
+    """Returns, as a fact (key, words), the newest attempt whose first steps do not repeat those of the attempt before;
+    an empty list if there is none."""
+    other = [attempt for attempt in attempts if attempt.verdict == "other"]
+    words = [
+        f"attempt {attempt.number}, resumed at step {attempt.restored}: {attempt.differs}" for attempt in other[-1:]
+    ]
+    return [("differs", word) for word in words]
 
 
 def how_it_failed(exit_code: object, error: str) -> str:

@@ -18,7 +18,7 @@ from clusterdp.operate.compare.curves import RunCurves
 from clusterdp.operate.compare.diff import abbreviated, commit_of, source_record
 from clusterdp.operate.html_page.bars import Axis, Bar, Mark, meaning_of, seconds_by_kind
 from clusterdp.operate.output.formatting import clock, measured, number
-from clusterdp.operate.record.ending import ending_text
+from clusterdp.operate.record.ending import ending_text, not_repeated
 from clusterdp.operate.record.run_history import RunHistory, newest
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.operate.record.slurmstepd_notice import ended_by_slurm
@@ -102,6 +102,7 @@ def _facts(history: RunHistory, account: RunAccount, now: float) -> list[tuple[s
         facts.append(("attempts", str(len(history.ran))))
     if history.step is not None:
         facts.append(("steps lost", f"{history.lost:,}"))
+    facts += not_repeated(history.attempts)
     if any(attempt.queue_s is not None for attempt in account.attempts):
         facts.append(("in the queue", duration(account.queue_s)))
     if history.submitted:

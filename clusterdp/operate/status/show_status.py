@@ -15,7 +15,7 @@ from clusterdp.operate.output.terminal import ENDLESS, filled, width_of
 from clusterdp.operate.queue.pending_reasons import reason_text
 from clusterdp.operate.queue.run_status import RunStatus, current_status
 from clusterdp.operate.record.attempt_history import AttemptHistory
-from clusterdp.operate.record.ending import ending_text
+from clusterdp.operate.record.ending import ending_text, not_repeated
 from clusterdp.operate.record.next_command import next_command_lines
 from clusterdp.operate.record.note import read_note
 from clusterdp.operate.record.run_history import RunHistory, newest, read_history
@@ -117,6 +117,7 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
             facts.append(("hang", str(hang.get("reason"))))
         if slow := stragglers_of(history, last):
             facts.append(("slow", stragglers_text(slow)))
+    facts += not_repeated(history.attempts)
     if history.lost:
         facts.append(("lost", f"{counted(history.lost, 'step')} had to be trained again"))
     if words := goodput_line(account_so_far(history, status, now)):
@@ -246,6 +247,8 @@ def _attempt_data(attempt: AttemptHistory) -> dict[str, Any]:
         "first_step": attempt.first_step,
         "last_step": attempt.last_step,
         "restored_step": attempt.restored,
+        "witness": attempt.verdict or None,
+        "differs": attempt.differs,
         "saved_step": attempt.saved,
         "saved_at": attempt.saved_at,
         "steps_lost": attempt.lost,

@@ -324,7 +324,17 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return _goes_on(event, history)
     if kind == "failed":
         return f"attempt {number} {_failed(event, attempt)}"
-    if kind in ("silent", "silent-ended", "hang", "hang-ended", "preflight", "placed", "save-failed", "forgotten"):
+    if kind in (
+        "silent",
+        "silent-ended",
+        "hang",
+        "hang-ended",
+        "preflight",
+        "placed",
+        "save-failed",
+        "forgotten",
+        "witness",
+    ):
         return _trouble(event, number)
     if kind == "rehearsal":
         return f"rehearsal: preempting job {job} at step {event.get('step')}, to see it come back"
@@ -354,6 +364,9 @@ def _trouble(event: Record, number: object) -> str | None:
         return f"attempt {number} makes no progress: {event.get('reason')}"
     if event.get("event") == "hang-ended":
         return f"attempt {number} makes progress again"
+    if event.get("event") == "witness":
+        other = event.get("verdict") == "other"
+        return f"attempt {number} does not repeat the steps after its save: {event.get('differs')}" if other else None
     if event.get("event") == "forgotten":
         return str(event.get("what"))
     return f"a checkpoint was not saved at step {event.get('step')}: {event.get('error')}"

@@ -18,7 +18,7 @@ from clusterdp.operate.output.formatting import Colour, ago, clock, shown_path
 from clusterdp.operate.output.terminal import ENDLESS, filled, width_of
 from clusterdp.operate.queue.pending_reasons import Reason, explain
 from clusterdp.operate.queue.run_status import WAITS, RunStatus, current_status
-from clusterdp.operate.record.ending import STOPPED_BY, ending_text
+from clusterdp.operate.record.ending import STOPPED_BY, ending_text, not_repeated
 from clusterdp.operate.record.next_command import next_command_lines
 from clusterdp.operate.record.run_history import RunHistory, newest, read_history
 from clusterdp.operate.record.run_state import NOT_DONE, RunState
@@ -141,14 +141,15 @@ def explanation(history: RunHistory, status: RunStatus, now: float) -> Explanati
     if status.state is RunState.WAITING:
         return _of_a_wait(history, status, now)
     if status.state is RunState.RUNNING:
-        return Explanation(history, status, _of_running(history, status, now))
+        return Explanation(history, status, _of_running(history, status, now) + not_repeated(history.attempts))
     wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
     if status.state in NOT_DONE and not wanted:
         failure = recorded_failure(history)
         facts = _of_an_end(history, status, now, failure)
         facts += failure_words.facts(history, failure) if failure else []
+        facts += not_repeated(history.attempts)
         return Explanation(history, status, facts, failure)
-    return Explanation(history, status, _of_an_end(history, status, now))
+    return Explanation(history, status, _of_an_end(history, status, now) + not_repeated(history.attempts))
 
 
 def _of_a_wait(history: RunHistory, status: RunStatus, now: float) -> Explanation:

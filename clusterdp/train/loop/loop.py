@@ -20,7 +20,6 @@ from clusterdp.train.argument_names import check_counts, checked_class
 from clusterdp.train.data.even_batches import same_number
 from clusterdp.train.data.loader_defaults import check_can_be_read
 from clusterdp.train.hang import page
-from clusterdp.train.hang.page import FIRST, PROGRAM, RESTORE, STEP
 from clusterdp.train.loop.batches import Batches
 from clusterdp.train.loop.graph_watch import GraphWatch, detached
 from clusterdp.train.loop.position import Epoch
@@ -100,18 +99,19 @@ class Loop(Generic[Batch]):
         self.accumulate = self.window = accumulate  # window: number of batches in the current window
         self._models = DdpModels(state)
         hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
-        hooks = {name: hook for name, hook in hooks.items() if hook is not None}
+        kept = {**state, **{name: hook for name, hook in hooks.items() if hook is not None}}
         self._variables = Variables(state, loader, self.position, phases.rank, forget)
         self.batches.state["loop_variables"] = self._variables
-        self.state = self.batches.with_state({**state, **hooks})
-        checkpointer, every = phases.checkpointer(self.state), (every_steps, every_s)
-        self.saves = SaveSchedule(phases.rank, phases.record, phases.saving, checkpointer, self._meta, *every)
+        self.state = self.batches.with_state(kept)
+        saving = (phases.saving, phases.checkpointer(self.state), self._meta, every_steps, every_s, kept)
+        self.saves = SaveSchedule(phases.rank, phases.record, *saving, loader)
+        self._rest: Iterator[Batch] | None = None  # the batches of the epoch from the present one on
         self._open = False  # whether the user's code is working on a batch
         self._in_window = 0  # number of finished batches of the window
         self._enough = False  # whether this rank has called end()
-        self._rng_pending = self._left = False  # _left: whether the program has left the epoch early
+        self._rng_pending = self._is_repeated = False
+        self._left = False  # whether the program has left the epoch early
         self._rng_before: dict[str, Any] = {}  # random state before the code that a resume repeats
-        self._is_repeated = False
         self.between: Callable[[], bool] | None = None  # called between two steps; returns whether time passed
         self._logged: dict[str, Any] = {}
         self._graphs = GraphWatch()
@@ -161,7 +161,7 @@ class Loop(Generic[Batch]):
                 "accumulate: the loader has no length, so it is not known which batch ends an epoch's last window. "
                 "Give its data set a __len__."
             )
-        with page.during(RESTORE):
+        with page.during(page.RESTORE):
             self._phases.begin(self)
             self._restore()
         self._models.begin(self._rank.world_size)
@@ -172,7 +172,7 @@ class Loop(Generic[Batch]):
         profile = self._phases.profile
         self.total_steps = self.batches.steps_in_all(self._limit, None if profile is None else profile.steps)
         self._schedules.say(self.restored if self._rank.is_first else None, self.total_steps, self.accumulate)
-        self._phases.stopwatch.page[FIRST] = self.first + self.step
+        self._phases.stopwatch.page[page.FIRST] = self.first + self.step
         if profile is not None:
             profile.begin(self.state)
         self.position.end_at_limit(self.step >= self._limit)
@@ -189,7 +189,7 @@ class Loop(Generic[Batch]):
                 self._left = False  # the program left the loop over epochs, and may return to this epoch
                 raise
             self._close_step()
-            page.enter(PROGRAM)
+            page.enter(page.PROGRAM)
             if not over:
                 self.batches.note_where_left(done, self._left)
             self._left = False
@@ -272,7 +272,7 @@ class Loop(Generic[Batch]):
         if restored.from_memory or restored.step == phases.resume_step:
             phases.resume_step = None
         self._record.step = restored.step
-        self.saves.note_restored(restored.step, self.step, from_memory=restored.from_memory)
+        self.saves.note_restored(restored, self.step)
         self._rng_pending = True
         why = [*self.batches.resumed(restored.world_size), *self._models.why_not_exact()]
         restored = replace(restored, exact=restored.exact and not why, differences=(*restored.differences, *why))
@@ -285,8 +285,8 @@ class Loop(Generic[Batch]):
         if self._rng_pending:
             self.batches.pass_all()
         if self._rank.is_first:
-            epochs = counted(self.epoch, "epoch")
-            say(f"clusterdp: {self} is complete ({epochs}, step {self.step}): nothing left to do.")
+            done = f"{counted(self.epoch, 'epoch')}, step {self.step}"
+            say(f"clusterdp: {self} is complete ({done}): nothing left to do.")
 
     def _epoch_batches(self) -> Iterator[Batch]:
         if self.position.batch == 0:
@@ -294,7 +294,7 @@ class Loop(Generic[Batch]):
         watch, time = self._phases.stopwatch, self._record.time
         time.turn("steps")
         watch.begin(self.first + self.position.step)
-        batches = self.batches.open()
+        self._rest = batches = self.batches.open()
         self._restore_rng()
         if self.restored is not None and self.batches.differs is not None:
             differences = (*self.restored.differences, f"loader: {self.batches.differs}")
@@ -308,6 +308,7 @@ class Loop(Generic[Batch]):
                 watch.lap("data")
                 if self.accumulate > 1 and self._in_window == 0:
                     self.window = min(self.accumulate, self.batches.left or self.accumulate)
+                self.saves.witness.batch(batch)
                 self._open = True
                 yield batch
                 self._close_step()
@@ -323,7 +324,7 @@ class Loop(Generic[Batch]):
         finally:
             self._variables.leave()
             time.turn("evaluation")  # the work between two epochs may also be other than an evaluation
-            page.enter(PROGRAM)
+            page.enter(page.PROGRAM)
         self._rng_before = self.batches.note_end()
         if self._in_window:
             raise StateError(
@@ -341,17 +342,17 @@ class Loop(Generic[Batch]):
         """Does the work between two steps and, between two windows, obeys the shared flags."""
         if not self._open:
             return
-        self._open = False
-        record, watch, position = self._record, self._phases.stopwatch, self.position
-        watch.lap("step")  # counts the rest of the step, which has no lap of its own
+        self._open, position, record, watch = False, self.position, self._record, self._phases.stopwatch
+        watch.lap("step")  # the rest of the step, which has no lap of its own
         self.batches.advance()
         position.ended = position.ended or (self._left and self.batches.can_be_left)  # a resume goes on after the epoch
         self._open_window.close_step()
-        record.step = watch.page[STEP] = self.first + position.step
+        record.step = watch.page[page.STEP] = self.first + position.step
         total = self.total_steps + self.first if self.total_steps is not None else None
         fields = {"step": record.step, "total": total, "epoch": position.epoch, **record.phase_field}
         record.step_done(fields, self._logged)
         profile = self._phases.profile
+        self.saves.witness.step(self._logged)
         self._logged = {}
         self._in_window += 1
         watch.step()
@@ -359,8 +360,7 @@ class Loop(Generic[Batch]):
             return
         self._in_window = 0
         self._models.check_window(self._rank.group)
-        self.saves.finish_copy()
-        self.saves.ask_if_due()
+        self.saves.close_window()
         if profile is not None and watch.steps >= profile.steps:
             self._rank.flags.drain()
             self.batches.close()
@@ -428,6 +428,7 @@ class Loop(Generic[Batch]):
     def _stop(self, reason: str) -> None:
         self._record.event("signal", name=self._rank.why_stopped(reason), step=self._record.step)
         self.save()
+        self.saves.witness.stop(None if self.position.ended else self._rest, self._phases.stopwatch.data_s)
         self.batches.close()
         report_times(self._phases.stopwatch, self._rank, self._record, self.batches.loader)
         self._record.stopped(reason)
@@ -441,6 +442,7 @@ class Loop(Generic[Batch]):
         self._record.time.turn("evaluation")
         self.saves.now(self.step)
         self._variables.end()
+        self.saves.witness.end()
         self.over = True
         self.saves.upload()
         self.batches.close()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, Commit, LostContact, StateError
+from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, Commit, LostContact, Restored, StateError
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.train.hang import page
 from clusterdp.train.hang.page import SAVE
@@ -17,6 +17,7 @@ from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rank import Rank
 from clusterdp.train.ranks.shared_flags import Agreed
+from clusterdp.train.witness.witness import Witness
 
 CHECKPOINT, COPY = 1, 2  # what is due at the end of a window: a checkpoint, and a copy to the memory of the nodes
 LAST_UPLOAD_S = 600.0  # seconds for which the end of a loop waits for the store
@@ -47,8 +48,12 @@ class SaveSchedule:
         meta: Callable[[], dict[str, Any]],
         every_steps: int | None,
         every_s: float | None,
+        state: Mapping[str, Any],
+        loader: Any,
     ):
+        """state: the user's. loader: the loop's."""
         self.checkpointer = checkpointer
+        self.witness = Witness(state, loader, rank, record, saving.witness)
         self.every_steps = every_steps
         self.every_s = every_s
         self._saved: Moment | None = None  # the moment whose state is in a checkpoint
@@ -60,7 +65,7 @@ class SaveSchedule:
         self._tolerate = Tolerance(rank, record, "a checkpoint")
         self._next = time.monotonic() + (every_s or 0.0)
         self._copied_at = time.monotonic()  # inf from the request for a copy to the copy
-        self._copies_now = False  # whether finish_copy() commits a copy
+        self._copies_now = False  # whether _finish_copy() commits a copy
         if self.checkpointer is not None:
             rank.flags.progress = self.checkpointer.progress
 
@@ -71,16 +76,20 @@ class SaveSchedule:
             start = self.checkpointer.restore_from(saving.start_from, saving.start_only or None)
             self._record.event("started-from", path=saving.start_from, step=start.step)
 
-    def note_restored(self, run_step: int, step: int, *, from_memory: bool) -> None:
-        self.first = run_step - step
-        self._saved = None if from_memory else self._moment(step)
+    def note_restored(self, restored: Restored, step: int) -> None:
+        self.first = restored.step - step
+        self._saved = None if restored.from_memory else self._moment(step)
+        assert self.checkpointer is not None
+        self.witness.restored(self.checkpointer.token, restored)
 
     def _moment(self, step: int) -> Moment:
         return step, self._meta()["epoch"]
 
-    def ask_if_due(self) -> None:
-        """Asks for a save if a save is due by rank 0's clock. The shared flags carry the request to the other ranks.
-        After the first window, finds state that cannot be saved: the first save may come much later."""
+    def close_window(self) -> None:
+        """Called after each window. Commits a copy that waits for it, and asks for a save if a save is due by rank 0's
+        clock: the shared flags carry the request to the other ranks. After the first window, finds state that cannot be
+        saved, because the first save may come much later."""
+        self._finish_copy()
         if self.checkpointer is not None and not self._checked:
             self._checked, began = True, time.monotonic()
             with page.during(SAVE), self._tolerate(math.inf):
@@ -124,12 +133,15 @@ class SaveSchedule:
         """Copies the state to the memory of the nodes, unless it is in a checkpoint already."""
         began = time.monotonic()
         if self.checkpointer is not None and self._saved != self._moment(step):
+            before = self.checkpointer.token
             with page.during(SAVE), self._tolerate(math.inf):
                 self.checkpointer.copy(self.first + step, self._meta())
+                if self.checkpointer.token != before:
+                    self.witness.saved(self.checkpointer.token, self.first + step)
             self._discount(time.monotonic() - began)
             self._copies_now = self._rank.flags.every == 1
 
-    def finish_copy(self) -> None:
+    def _finish_copy(self) -> None:
         """Commits a copy at the end of the step after it if steps are slow: the progress of all ranks would be known
         some steps later. Equal on all ranks, because their steps have an agreed duration."""
         if self._copies_now and self.checkpointer is not None:
@@ -161,6 +173,7 @@ class SaveSchedule:
                 self._save(step)
             elif self.checkpointer.async_save(self.first + step, self._meta()):
                 self._taken = moment
+                self.witness.saved(self.checkpointer.token, self.first + step)
         self._discount(time.monotonic() - began)
 
     def now(self, step: int) -> None:
@@ -224,6 +237,7 @@ class SaveSchedule:
         assert self.checkpointer is not None
         self._taken = self._moment(step)
         self._note(self.checkpointer.save(self.first + step, self._meta(), compare_all=compare_all))
+        self.witness.saved(self.checkpointer.token, self.first + step, waits=True)
 
     def _note(self, commit: Commit | None) -> None:
         if commit is not None:

@@ -27,11 +27,13 @@ class AttemptRecord:
     """The records of an attempt, written by rank 0 of a run that has a folder. On other ranks, and without a run
     folder, all methods do nothing. On a full disk, records are lost and the training continues.
 
-    folder: the attempt's folder, on all ranks; None without a run folder. step: the run's step, over all loops.
-    time: the seconds spent on each kind of work. phase: the name of the running loop; empty if it has no name.
+    run, attempt: the run folder and the attempt's name, on all ranks. folder: the attempt's folder, on all ranks; None
+    without a run folder. step: the run's step, over all loops. time: the seconds spent on each kind of work. phase: the
+    name of the running loop; empty if it has no name.
     """
 
     def __init__(self, run: RunDir | None, attempt: str, metrics: MetricsConfig, *, writes: bool):
+        self.run, self.attempt = run, attempt
         self.folder = run.attempt(attempt) if run is not None else None
         self.step = 0
         self.phase = ""

@@ -100,7 +100,7 @@ class MetricLog:
     def _enqueue(self, record: dict[str, Value]) -> None:
         for name, value in record.items():
             check_number(name, value)
-        copies = {name: _to_host(value) for name, value in record.items()}
+        copies = {name: to_host(value) for name, value in record.items()}
         devices = {value.device for value in record.values() if isinstance(value, torch.Tensor) and value.is_cuda}
         events = [torch.cuda.current_stream(device).record_event() for device in devices]  # streams that copy
         self._waiting.append((copies, events))
@@ -113,13 +113,13 @@ class MetricLog:
                     if not wait:
                         return
                     event.synchronize()
-            plain = {name: _plain(value) for name, value in record.items()}
+            written = {name: plain(value) for name, value in record.items()}
             del self._waiting[0]
             if self.path is not None and self._best_effort is not None:
                 with self._best_effort:
-                    append_line(self.path, plain)
+                    append_line(self.path, written)
             for sink in list(self.sinks):
-                self._hand(sink, plain)
+                self._hand(sink, written)
 
 
 def check_number(name: str, value: Value) -> None:
@@ -133,7 +133,8 @@ def _line(error: Exception) -> str:
     return str(error).split("\n")[0] or type(error).__name__
 
 
-def _to_host(value: Value) -> Value:
+def to_host(value: Value) -> Value:
+    """Returns a tensor's copy on the host, which arrives later from a GPU; any other value as it is."""
     if not isinstance(value, torch.Tensor):
         return value
     if not value.is_cuda:
@@ -141,7 +142,8 @@ def _to_host(value: Value) -> Value:
     return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value.detach(), non_blocking=True)
 
 
-def _plain(value: Value) -> Value:
+def plain(value: Value) -> Value:
+    """Returns a value as JSON has it."""
     if isinstance(value, torch.Tensor):
         value = value.item()
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):

@@ -75,6 +75,11 @@ class Stopwatch:
         """Leaves out the time since the previous lap, which belongs to no step but, for example, to an evaluation."""
         self._at = time.perf_counter()
 
+    @property
+    def data_s(self) -> float:
+        """Mean seconds for which a step has waited for its batch."""
+        return self.seconds.get("data", 0.0) / max(1, self.steps if self.steps < WARM_UP else self.steps - WARM_UP)
+
     def step(self) -> None:
         """Ends a step."""
         self.steps += 1

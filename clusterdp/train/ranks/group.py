@@ -108,6 +108,16 @@ class Group:
         _wait_until_freed([padded, *slots])
         return [json.loads(bytes(slot.tolist())) for slot in slots]
 
+    def gather_numbers(self, numbers: Sequence[int]) -> list[list[int]] | None:
+        """Returns every rank's numbers in rank order, on rank 0; None on the others. All ranks give equally many."""
+        if self.rendezvous.world_size == 1:
+            return [list(numbers)]
+        row = torch.tensor(numbers, dtype=torch.int64)
+        rows = [torch.empty_like(row) for _ in range(self.rendezvous.world_size)] if self.rendezvous.rank == 0 else None
+        dist.gather(row, rows, group=self.control, group_dst=0)
+        _wait_until_freed([row, *(rows or ())])
+        return None if rows is None else [each.tolist() for each in rows]
+
     def mean(self, value: Any) -> Any:
         """Returns the mean of a number or a tensor over all ranks, with the same bits on each. Blocks."""
         given = torch.as_tensor(value)

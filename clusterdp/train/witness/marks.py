@@ -1,0 +1,169 @@
+"""Marks: short digests of a state, of the random streams and of a loader's generators, which show whether two attempts
+have the same.
+
+A mark of a tensor is a checksum of its first values, and these values' beginning: 1 µs for each tensor. Values on a GPU
+are copied to the host while the training continues, and are read later.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+from array import array
+from collections import deque
+from collections.abc import Mapping
+from ctypes import string_at
+from functools import cache
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import torch
+
+from clusterdp.checkpoint.state import stateful
+from clusterdp.checkpoint.state.generators import generators_of, states_of
+from clusterdp.checkpoint.state.tree import is_sharded, memory_of
+
+VALUES = 64  # values of a tensor that are read
+HEAD = 16  # bytes of a tensor whose values are kept, to see by how much they differ
+LONG = 64  # elements of a list of plain values that have a mark each
+DEEP = 16  # nested levels of a state that are followed
+
+
+class Mark(NamedTuple):
+    """crc: checksum of the values. head: the first bytes of a tensor or a float; dtype: of the head; else empty."""
+
+    crc: int
+    head: bytes = b""
+    dtype: str = ""
+
+
+class StateMarks:
+    """The marks of a state at one moment: {name: Mark}, with names as in a checkpoint."""
+
+    def __init__(self, state: Mapping[str, Any]):
+        """state: as Checkpointer has it. Parts that cannot be read have no marks."""
+        self._parts = list(state)
+        self._found: dict[str, Mark] = {}
+        on_gpu: list[tuple[str, torch.Tensor]] = []
+        with stateful.as_trained(state):
+            for name, thing in state.items():
+                try:
+                    _collect(thing.state_dict(), name, self._found, on_gpu, DEEP)
+                except Exception:  # a witness never ends a training: the next save says what is wrong
+                    self._found[name] = Mark(0)
+        self._coming = _Coming(on_gpu) if on_gpu else None
+
+    def ready(self) -> Mapping[str, Mark]:
+        """Returns the marks that are known: all, but those of a GPU that has not reached this moment."""
+        if self._coming is not None and self._coming.is_here():
+            self._found |= self._coming.marks()
+            self._coming = None
+        return self._found
+
+    def sums(self) -> dict[str, int]:
+        """Returns a sum for each part of the state, independent of the order of names; 0 if it is not known."""
+        sums = dict.fromkeys(self._parts, 0)
+        for name, mark in self.ready().items():
+            sums[name.partition("/")[0]] += crc32(name.encode(), mark.crc)
+        return {part: 0 if self._coming is not None else total & 0x7FFFFFFF for part, total in sums.items()}
+
+
+def _collect(value: Any, key: str, found: dict[str, Mark], on_gpu: list[tuple[str, torch.Tensor]], depth: int) -> None:
+    if isinstance(value, torch.Tensor):
+        if is_sharded(value):
+            value = value.to_local()  # type: ignore[attr-defined]
+        if value.is_cuda:
+            on_gpu.append((key, value))
+        else:
+            found[key] = _of_tensor(value)
+    elif isinstance(value, Mapping) and depth:
+        for word, item in value.items():
+            _collect(item, f"{key}/{word}", found, on_gpu, depth - 1)
+    elif isinstance(value, (list, tuple, deque)) and depth and (len(value) <= LONG or _holds_tensors(value)):
+        for number, item in enumerate(value):
+            _collect(item, f"{key}/{number}", found, on_gpu, depth - 1)
+    elif (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.ndarray):
+        found[key] = Mark(crc32(value.ravel()[:VALUES].tobytes()))
+    elif type(value) is float:
+        found[key] = _of_bytes(struct.pack("<d", value), torch.float64)
+    else:
+        found[key] = Mark(crc32(repr(value).encode(errors="replace")))
+
+
+def _holds_tensors(values: Any) -> bool:
+    return any(isinstance(item, (torch.Tensor, Mapping, list, tuple)) for item in values)
+
+
+def _first(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns up to VALUES values of a tensor, in one dimension, without a copy of the rest."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    while tensor.dim() > 1 and not tensor.is_contiguous():
+        tensor = tensor[0]
+    return tensor.reshape(-1)[:VALUES]
+
+
+def _of_tensor(tensor: torch.Tensor) -> Mark:
+    numel = tensor.numel()
+    if not numel or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        return Mark(crc32(repr(tuple(tensor.shape)).encode()))
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        tensor = _first(tensor).resolve_conj().resolve_neg().contiguous()
+        numel = tensor.numel()
+    return _of_bytes(string_at(tensor.data_ptr(), min(VALUES, numel) * tensor.element_size()), tensor.dtype)
+
+
+def _of_bytes(values: bytes, dtype: torch.dtype) -> Mark:
+    return Mark(crc32(values), values[:HEAD], _name_of(dtype))
+
+
+@cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class _Coming:
+    """Values that are copied from a GPU."""
+
+    def __init__(self, tensors: list[tuple[str, torch.Tensor]]):
+        firsts = [(name, _first(tensor)) for name, tensor in tensors]
+        self._names = [(name, first.numel(), first.dtype) for name, first in firsts]
+        whole = torch.cat([first.contiguous().view(torch.uint8) for _, first in firsts])
+        self._host = torch.empty(whole.shape, dtype=torch.uint8, pin_memory=True)
+        self._host.copy_(whole, non_blocking=True)
+        self._event = torch.cuda.current_stream(whole.device).record_event()
+
+    def is_here(self) -> bool:
+        return bool(self._event.query())
+
+    def marks(self) -> dict[str, Mark]:
+        values, found, start = self._host.numpy().tobytes(), {}, 0
+        for name, count, dtype in self._names:
+            end = start + count * dtype.itemsize
+            found[name] = _of_bytes(values[start:end], dtype)
+            start = end
+        return found
+
+
+def of_streams() -> int:
+    """Returns a digest of the random streams of this rank, 60 µs."""
+    words, spare = random.getstate()[1:]
+    digest = crc32(array("I", words), crc32(repr(spare).encode()))
+    digest = crc32(memory_of(torch.get_rng_state()), digest)
+    if numpy := sys.modules.get("numpy"):
+        _, keys, *rest = numpy.random.get_state()
+        digest = crc32(keys, crc32(repr(rest).encode(), digest))
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        digest = crc32(memory_of(torch.cuda.get_rng_state()), digest)
+    return digest
+
+
+def of_generators(loader: Any) -> dict[str, int]:
+    """Returns the marks of the generators that a loader, its samplers and its data set hold, by their places."""
+    states = states_of(generators_of(loader))
+    return {name: crc32(_data_of(state)) for name, state in states.items()}
+
+
+def _data_of(state: Any) -> bytes:
+    return state.numpy().tobytes() if isinstance(state, torch.Tensor) else repr(state).encode()

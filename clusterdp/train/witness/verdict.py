@@ -1,0 +1,154 @@
+"""Compares what two attempts did after the same save, and says in words what differs first. No torch.
+
+An account of an attempt has numbers, one row for each rank, with a label for each column, in the order of time:
+
+    state 0 model        the part `model` of the state at the save
+    batch 1, streams 1   the batch of the first step after it, and the random streams when it was handed out
+    state 3 model        the part after the third step
+    generators 1         the generators that the loader holds
+
+A number of 0 is not known, and is compared with nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clusterdp.wording import ranges, some_of
+
+SAME, ROUNDING, OTHER = "same", "rounding", "other"
+CLOSE = {"float64": 1e-5, "float32": 1e-5}  # relative difference of losses that is rounding; of 16 bits 1e-2
+CLOSE_STATE = 100  # times as much: a state after some steps differs more than a loss
+_FORMATS = {"float64": "d", "float32": "f", "float16": "e", "bfloat16": "H"}
+Marks = Mapping[str, Sequence[Any]]  # name -> Mark: (checksum, first bytes, dtype)
+
+
+@dataclass
+class Account:
+    """What the attempt `attempt` did after the save `token`. values: what rank 0 has logged in each step. details: rank
+    0's marks of the state, by number of steps since the save. generators: rank 0's, likewise.
+    loader: what is known of it; with another one, nothing is compared."""
+
+    token: str
+    step: int
+    attempt: str
+    labels: list[str]
+    ranks: list[list[int]]
+    values: list[dict[str, float]] = field(default_factory=list)
+    details: Mapping[str, Marks] = field(default_factory=dict)
+    generators: dict[str, dict[str, int]] = field(default_factory=dict)
+    loader: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    kind: str  # SAME, ROUNDING or OTHER
+    last: int  # the last step of the run that was compared
+    compared: list[str]  # in words
+    differs: str = ""  # a sentence; empty if nothing differs
+
+
+def compare(then: Account, now: Account) -> Verdict:
+    columns = {label: [row[at] for row in then.ranks] for at, label in enumerate(then.labels)}
+    pairs = {
+        label: [(was, row[at]) for was, row in zip(columns[label], now.ranks, strict=True)]
+        for at, label in enumerate(now.labels)
+        if label in columns
+    }
+    known = [label for label, each in pairs.items() if any(was and here for was, here in each)]
+    last = now.step + max((int(label.split()[1]) for label in known), default=0)
+    found = Verdict(SAME, last, _compared(known, now))
+    for label in known:
+        ranks = [rank for rank, (was, here) in enumerate(pairs[label]) if was and here and was != here]
+        if ranks and found.kind != OTHER:
+            kind, differs = _judged(label, ranks, then, now)
+            found = replace(found, kind=kind, differs=differs) if kind == OTHER or not found.differs else found
+    return found
+
+
+def _compared(labels: Sequence[str], now: Account) -> list[str]:
+    kinds = {label.split()[0] for label in labels}
+    words = [word for kind, word in (("batch", "batch"), ("streams", "random numbers")) if kind in kinds]
+    if "state" in kinds:
+        words.append(f"{max(map(len, now.details.values()), default=0)} values of the state")
+    return words + (["the loader's generators"] if "generators" in kinds else [])
+
+
+def _judged(label: str, ranks: Sequence[int], then: Account, now: Account) -> tuple[str, str]:
+    """Returns the kind of the first difference, and a sentence about it."""
+    kind, after, *part = label.split(maxsplit=2)
+    step, where = now.step + int(after), "" if len(now.ranks) == 1 else f" on rank {ranges(ranks)[0]}"
+    if len(ranks) > 1:
+        where = " on all ranks" if len(ranks) == len(now.ranks) else f" on ranks {some_of(ranges(ranks))}"
+    if kind == "batch":
+        return OTHER, f"step {step} got another batch{where}: the loader does not give what it gave."
+    if kind == "streams":
+        return OTHER, f"step {step} got the same batch and other random numbers{where}: something else draws from them."
+    if kind == "generators":
+        here = now.generators[after]
+        names = [name for name, mark in then.generators[after].items() if here.get(name, mark) != mark]
+        held = f"{some_of(names)} of the loader" if names else "a generator of the loader"
+        return OTHER, f"at step {step}, {held} has drawn other numbers{where}: the next epoch is another one."
+    names = _different(then.details.get(after, {}), now.details.get(after, {}))
+    named = some_of(names, 3) if names else part[0]
+    if after == "0":
+        return OTHER, f"the state of step {step} is not the one that was saved: {named} differs{where}."
+    if names and _is_rounding(names, then, now, after):
+        return ROUNDING, f"after step {step} the state is the same but for rounding: {named} differs."
+    what = f"{named} differs{where}, after {after} steps with the same batches and random numbers{_loss(then, now)}"
+    return OTHER, f"at step {step}, {what}: something that it depends on is not restored."
+
+
+def _different(then: Marks, now: Marks) -> list[str]:
+    """Returns the names of what differs: what only one has, then words and counts, then what differs most."""
+    shared = [name for name in now if name in then and then[name][0] != now[name][0]]
+    return sorted({*then} ^ {*now}) + sorted(shared, key=lambda name: -_distance(then[name], now[name]))
+
+
+def _loss(then: Account, now: Account) -> str:
+    for number, (was, here) in enumerate(zip(then.values, now.values, strict=False), 1):
+        for name, value in here.items():
+            if name in was and was[name] != value and not (was[name] != was[name] and value != value):
+                return f" ({name} of step {now.step + number}: {was[name]:.9g}, now {value:.9g})"
+    return ""
+
+
+def _is_rounding(names: Sequence[str], then: Account, now: Account, after: str) -> bool:
+    """Whether all that differs are floating-point tensors, and as little as kernels differ that add in any order."""
+    was, here = then.details[after], now.details[after]
+    least = 0.0
+    for name in names:
+        if name not in was or name not in here or was[name][2] not in _FORMATS or was[name][2] != here[name][2]:
+            return False
+        least = max(least, close := CLOSE.get(was[name][2], 1e-2))
+        if not _near(_numbers(was[name]), _numbers(here[name]), close * CLOSE_STATE):
+            return False
+    pairs = zip(then.values, now.values, strict=False)
+    return all(_near([a[name]], [b[name]], least) for a, b in pairs for name in a if "loss" in name and name in b)
+
+
+def _numbers(mark: Sequence[Any]) -> list[float]:
+    data, kind = mark[1], _FORMATS[mark[2]]
+    if kind == "H":  # bfloat16 is the upper half of a float32
+        data, kind = b"".join(b"\0\0" + data[at : at + 2] for at in range(0, len(data), 2)), "f"
+    return [value for (value,) in struct.iter_unpack(f"<{kind}", data)]
+
+
+def _distance(was: Sequence[Any], here: Sequence[Any]) -> float:
+    """Returns by how much two marks differ, as a share of their values; infinite for what has no such values."""
+    if not was[1] or was[2] not in _FORMATS or was[2] != here[2]:
+        return math.inf
+    pairs = [*zip(_numbers(was), _numbers(here), strict=False)]
+    largest = max((max(abs(a), abs(b)) for a, b in pairs), default=0.0)
+    return max((abs(a - b) / largest for a, b in pairs if a != b), default=0.0)
+
+
+def _near(was: Sequence[float], here: Sequence[float], close: float) -> bool:
+    largest = max(map(abs, (*was, *here)), default=0.0)
+    return all(
+        abs(a - b) <= close * largest or (math.isnan(a) and math.isnan(b)) for a, b in zip(was, here, strict=False)
+    )
