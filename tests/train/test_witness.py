@@ -248,6 +248,14 @@ def test_unrestored_part_is_named_after_a_stop(attempt: Callable[..., Any], monk
     assert "the state of step 4 is not the one that was saved: scheduler/last_epoch" in event["differs"]
 
 
+def test_nondeterministic_program_is_told_from_an_unrestored_part(attempt: Callable[..., Any]) -> None:
+    attempt(kill_at=KILLED)
+    assert "not deterministic" not in attempt(draw, KILLED)[-1]["differs"]
+    assert "not deterministic" not in attempt(draw, KILLED)[-1]["differs"]
+    event = attempt(lambda training: torch.manual_seed(7), KILLED)[-1]
+    assert event["differs"].startswith("the program is not deterministic, for attempt 1.2 resumed there in a third way")
+
+
 def test_witness_stop_ends_the_attempt(attempt: Callable[..., Any]) -> None:
     attempt(kill_at=KILLED)
     attempt(witness="stop", kill_at=KILLED)

@@ -14,7 +14,7 @@ from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from threading import Thread
@@ -76,7 +76,7 @@ class Witness:
         """Begins to compare with the account of the restored save, if there is one."""
         if self._folder is None or restored.world_size != self._rank.world_size:
             return
-        then = _read(self._folder, token, restored) if self._rank.is_first else None
+        then = _read(self._folder, restored.step, token, restored.world_size) if self._rank.is_first else None
         if self._rank.group.agree(int(then is not None))[0]:
             self._windows.append(_Window(token, restored.step, self._marks(), compares=True, then=then))
 
@@ -176,12 +176,26 @@ class Witness:
         verdict = None
         if now is not None and then is not None and now.loader == then.loader:
             verdict = compare(then, now)
+            if verdict.kind == OTHER:
+                verdict = self._beside_another_resume(verdict, now)
             self._tell(then, verdict)
         if self._mode == "stop" and self._rank.group.agree(int(verdict is not None and verdict.kind == OTHER))[0]:
             raise StateError(
                 "checkpoint.witness: stop: this attempt does not repeat what followed its save: see the line above. "
                 "checkpoint.witness=warn trains on."
             )
+
+    def _beside_another_resume(self, verdict: Verdict, now: Account) -> Verdict:
+        """Returns the verdict, with what another resume of the same save shows. On rank 0."""
+        assert self._folder is not None
+        again = f"{now.token}.again"
+        other = _read(self._folder, now.step, again, len(now.ranks))
+        if other is None:
+            _write(self._folder, replace(now, token=again), durably=False)
+        elif compare(other, now).kind == OTHER:
+            words = f"the program is not deterministic, for attempt {other.attempt} resumed there in a third way: "
+            return replace(verdict, differs=words + verdict.differs)
+        return verdict
 
     def _tell(self, then: Account, verdict: Verdict) -> None:
         steps = then.step + 1, verdict.last
@@ -234,15 +248,15 @@ def _write(folder: Path, account: Account, durably: bool) -> None:
             old.unlink(missing_ok=True)
 
 
-def _read(folder: Path, token: str, restored: Restored) -> Account | None:
+def _read(folder: Path, step: int, token: str, ranks: int) -> Account | None:
     """Returns the account of a save; None if there is none that can be read."""
     try:
-        told = json.loads(read_plain(_path(folder, restored.step, token)))
+        told = json.loads(read_plain(_path(folder, step, token)))
         told["ranks"] = [array("I", b64decode(row)).tolist() for row in told["ranks"]]
         for marks in told["details"].values():
             marks |= {name: (crc, bytes.fromhex(head), dtype) for name, (crc, head, dtype) in marks.items()}
         account = Account(**told)
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    fits = len(account.ranks) == restored.world_size and all(len(row) == len(account.labels) for row in account.ranks)
+    fits = len(account.ranks) == ranks and all(len(row) == len(account.labels) for row in account.ranks)
     return account if fits else None
