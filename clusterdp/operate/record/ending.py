@@ -73,9 +73,10 @@ def not_repeated(attempts: Sequence[AttemptHistory]) -> list[tuple[str, str]]:
     an empty list if there is none."""
     other = [attempt for attempt in attempts if attempt.verdict == "other"]
     words = [
-        f"attempt {attempt.number}, resumed at step {attempt.restored}: {attempt.differs}" for attempt in other[-1:]
+        f"attempt {attempt.number}, from step {attempt.restored}, not as before: {attempt.differs}"
+        for attempt in other[-1:]
     ]
-    return [("differs", word) for word in words]
+    return [("resume", word) for word in words]
 
 
 def how_it_failed(exit_code: object, error: str) -> str:

@@ -96,11 +96,15 @@ def _judged(label: str, ranks: Sequence[int], then: Account, now: Account) -> tu
     names = _different(then.details.get(after, {}), now.details.get(after, {}))
     named = some_of(names, 3) if names else part[0]
     if after == "0":
-        return OTHER, f"the state of step {step} is not the one that was saved: {named} differs{where}."
+        return OTHER, f"the state of step {step} is not the one that was saved, in {named}{where}."
     if names and _is_rounding(names, then, now, after):
-        return ROUNDING, f"after step {step} the state is the same but for rounding: {named} differs."
-    what = f"{named} differs{where}, after {after} steps with the same batches and random numbers{_loss(then, now)}"
-    return OTHER, f"at step {step}, {what}: something that it depends on is not restored."
+        return ROUNDING, f"after step {step} the state is the same but for rounding, in {named}."
+    later = f"after step {step}, {named} {'differ' if len(names) > 1 else 'differs'}{where}"
+    if (first := _first_value(then, now)) is None:
+        return OTHER, f"{later}, with the same batches and random numbers: part of it is not restored."
+    at, name, was, value = first
+    logged = f"{name} {value:.9g} in step {at}, where it was {was:.9g} with the same batch and random numbers"
+    return OTHER, f"{logged}: the step uses something that is not restored; {later}."
 
 
 def _different(then: Marks, now: Marks) -> list[str]:
@@ -109,12 +113,13 @@ def _different(then: Marks, now: Marks) -> list[str]:
     return sorted({*then} ^ {*now}) + sorted(shared, key=lambda name: -_distance(then[name], now[name]))
 
 
-def _loss(then: Account, now: Account) -> str:
-    for number, (was, here) in enumerate(zip(then.values, now.values, strict=False), 1):
-        for name, value in here.items():
-            if name in was and was[name] != value and not (was[name] != was[name] and value != value):
-                return f" ({name} of step {now.step + number}: {was[name]:.9g}, now {value:.9g})"
-    return ""
+def _first_value(then: Account, now: Account) -> tuple[int, str, float, float] | None:
+    """Returns (step, name, value then, value now) of the first loss that differs; None if none does."""
+    for at, (was, here) in enumerate(zip(then.values, now.values, strict=False), now.step + 1):
+        for name in was.keys() & here.keys():
+            if "loss" in name and was[name] != here[name] and not math.isnan(was[name] + here[name]):
+                return at, name, was[name], here[name]
+    return None
 
 
 def _is_rounding(names: Sequence[str], then: Account, now: Account, after: str) -> bool:
