@@ -132,7 +132,7 @@ class CheckpointConfig(Section):
     # Compare the ranks' state at the first of every n saves; the attempt ends if the states differ; 0: never; e.g. `10`
     check_replicas_every: int = 1
     # A resume compares its first steps with those after the save. warn: prints what differs; stop: also ends the
-    # attempt; off: keeps and compares nothing
+    # attempt; off: keeps and compares nothing; e.g. `stop`
     witness: str = "warn"
     # The start of a new run: a file or folder of torch, Hugging Face, accelerate or Lightning; e.g. `old/model.pt`
     start_from: str | None = None
