@@ -329,7 +329,7 @@ def test_ranks_in_reserve_need_their_nodes_and_memory(
     began: list[bool] = []
     children = with_spare.children
     children.terms, children.suspended_s = 0, 0.0
-    monkeypatch.setattr(children, "start", lambda *words: process)
+    monkeypatch.setattr(children, "start", lambda *words, **more: process)
     monkeypatch.setattr(with_spare.standby, "begin", lambda: began.append(True))
     with_spare.placement.lost, with_spare.ending.history = lost, History(ended=ended)
     assert with_spare.step.run(["srun"]) == 0
