@@ -129,9 +129,9 @@ class ThisAttempt:
         job, environ = self.job, os.environ
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         self.record.note("began", "{:d} {} {} {}".format(int(time.time()), stamp, job.restart, job.nodes))
-        gpus = (number(environ.get("SLURM_GPUS_ON_NODE", "")) or 0) * job.node_count
+        gpus = (number(environ.get("SLURM_GPUS_ON_NODE", "")) or 0) * (job.node_count - len(self.placement.gone))
         when = float(awake.replace(",", ".")) if re.match("[0-9]+[.,]?[0-9]*$", awake) else time.time()
-        cpus = environ.get("SLURM_JOB_CPUS_PER_NODE", "")
+        cpus = self.placement.without_gone(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
         about = {"job": job.id, "restart": job.restart, "awake": when, "cpus": cpus, "gpus": gpus}
         self.record.event("started", nodes=self.placement.text, **about)
         self.record.note("setup", self.setup.errors)
@@ -386,6 +386,7 @@ class ThisAttempt:
         left = sorted(self.slurm.expand(look.nodes), key=self.keepers.silent.count)  # silent nodes come last
         self.ending.avoid("node-lost", blamed)
         replaced = self.placement.replace(bad, left)
+        self.placement.gone = {*self.placement.gone, *lost, *blamed}.union(set(self.placement.all).difference(left))
         if replaced:
             self.standby.close(0)
             self.keepers.kill(self.job.attempt, self.job.after.attempt)
