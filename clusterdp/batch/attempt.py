@@ -20,7 +20,7 @@ from .job import BEGAN, EXPORTED, Job
 from .keepers import BLAMED_S, SILENT_S, Keepers
 from .notify import Notify
 from .placement import Placement
-from .policy import failed_nodes, may_start, restarts_in_place
+from .policy import failed_nodes, may_start, not_in_place, restarts_in_place
 from .record import Record
 from .rendezvous import Ports, address_of, first_host, times_of
 from .rules import Rules
@@ -364,16 +364,20 @@ class ThisAttempt:
         return WRITE_S if look.ends_at is None else min(WRITE_S, look.ends_at - time.time() - MARGIN_S)
 
     def _may_restart(self, cause: str, ended: Ended, look: Look, said: str, lost: Sequence[str]) -> bool:
-        """Returns whether the next attempt may start in this allocation. A node that lacks the program does not get
-        another attempt. If srun reports no failed task and no lost node, srun itself has failed, and the tasks may live
-        on."""
-        if look.state != slurm.RUNNING or ended.in_setup:
-            return False
-        if not lost and (not self.step.first or STILL_THERE in said or ended.code in (126, 127)):
+        """Returns whether the next attempt may start in this allocation. Prints the reason if only this attempt forbids
+        it."""
+        if look.state != slurm.RUNNING or ended.in_setup or not restarts_in_place(cause, self.rules):
             return False
         start = "{}.{}".format(self.job.id, self.job.restart)
         left_s = None if look.ends_at is None else look.ends_at - time.time()
-        return restarts_in_place(cause, start, ended.saved, self.ending.history, self.rules, left_s)
+        why = not_in_place(cause, start, ended.saved, self.ending.history, self.rules, left_s)
+        if not lost and ended.code in (126, 127):
+            why = "this node lacks the program"
+        elif not lost and (not self.step.first or STILL_THERE in said):
+            why = "srun has named no task that has failed, so tasks may live on"
+        if why:
+            warn("no restart in place: {}.".format(why))
+        return not why
 
     def _replaced(self, lost: Sequence[str], look: Look) -> Dict[str, str]:
         """Returns the spare node of each node that is lost, is silent, or is bad for Slurm. Raises LookupError if there
