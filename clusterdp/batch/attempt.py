@@ -6,13 +6,13 @@ import time
 from typing import Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from . import slurm
-from .attempts import Attempt, last_notice_before, read_attempts
+from .attempts import Attempt, last_notice_before, read_attempts, rival
 from .check_nodes import check_nodes
 from .children import Children
 from .copies import Copies
 from .decisions import Decision, End, Leave, Requeue, Start
 from .end import ASKS_AGAIN, Ended, by_nodes, by_slurm, by_the_ranks
-from .ending import Ending, wait_for_room
+from .ending import Ending, drop_folders, wait_for_room
 from .evidence import ASKED, BY_CGROUP, code_of, first_to_exit, has_taken_port, without_kills
 from .failure import after_failure, has_own_error, last_words
 from .history import History, history_of, step_to_begin_at
@@ -83,6 +83,9 @@ class ThisAttempt:
         1970."""
         self.setup = setup
         wait_for_room(self.ending)
+        other = rival(self.job, self.slurm) if self.rules.kind != "entry" and not self.job.life else ""
+        if other:  # an entry's ranks have a claim, by which the newest attempt has the run
+            self._give_way(other)
         attempts = read_attempts(self.job, self.rules, self.record, self.slurm)
         is_cancelled = self.job.is_marked("cancelled") or self._was_cancelled()
         if not is_cancelled:
@@ -101,6 +104,13 @@ class ThisAttempt:
         self._wait(start)
         if history.links < self.rules.chain and not self.job.life:
             self.ending.link()
+
+    def _give_way(self, other: str) -> NoReturn:
+        """Exits without a record, because the run's records are those of the job that runs."""
+        said = "job {0} runs the program of {1}. Job {2} ends, because both would write into the same files."
+        warn(said.format(other, self.job.run, self.job.id) + " `scancel {}` first.".format(other))
+        drop_folders(self.job)
+        raise SystemExit(4)
 
     def _was_cancelled(self) -> bool:
         """Returns whether the attempt before this one was cancelled. Slurm accepts a requeue just after a scancel and
