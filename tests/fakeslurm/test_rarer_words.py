@@ -45,6 +45,8 @@ ANSWERS = r"""
     scontrol update JobId=ARRAY TimeLimit=x | 1 | scontrol: error: Invalid TimeLimit value
     bash -c 'J=$(sbatch --parsable -Ht9 --wrap=); scontrol update job=$J timelimit+=5; squeue -j $J -o %l' | 0 | 14:00
     bash -c 'scontrol update JobId=$(sbatch --parsable -H -t 9 --wrap=) TimeLimit-=11' | 1 | time limit (11 > 9)
+    bash -c 'J=$(sbatch --parsable -H --nice=9 --wrap=); scontrol update job=$J nice=9; squeue -j$J -o %r' | 0 | Held
+    bash -c 'J=$(sbatch --parsable -Hb9:00 --nice=9 --wrap=); scontrol update job=$J nice=2; squeue -j$J -o %Q' | 0 | 7
     srun -C nosuch true | 1 | srun: error: Unable to allocate resources: Invalid feature specification
 """
 

@@ -232,11 +232,14 @@ def _deadline(daemon: Daemon, job: JobRecord, value: str) -> None:
 
 
 def _nice(daemon: Daemon, job: JobRecord, value: str) -> None:
-    new = int(value or 100)
-    job.priority += job.desc.nice - new
-    job.desc.nice = new
-    if job.held:
+    """Source: update_job() of src/slurmctld/job_mgr.c (priority/basic). A held job has the priority 0, and goes on."""
+    new, old, was_held = int(value or 100), job.desc.nice, job.held
+    if new == old:
+        return
+    priority, job.desc.nice = 0 if was_held else job.priority, new
+    if was_held:
         daemon.controller.release(job)
+    job.priority = max(priority + old - new, 2)
 
 
 def _priority(daemon: Daemon, job: JobRecord, value: str) -> None:
