@@ -96,7 +96,7 @@ def test_quiet_command_killed_while_pending_is_silent(shared_desk: Desk, command
     assert (waits.communicate(timeout=30)[1], waits.returncode) == ("", 1)
 
 
-def test_pending_srun_whose_job_is_cancelled_has_slurms_words(shared_desk: Desk) -> None:
+def test_cancelled_job_of_a_pending_srun_has_slurms_words(shared_desk: Desk) -> None:
     """Source: _wait_for_alloc_rpc() of src/api/allocate.c, _retry() of src/srun/allocate.c (20.11 to 26.05)."""
     for quiet in ([], ["--quiet"]):
         words = ["srun", *quiet, "--job-name=goes", "--begin=now+1hour", "true"]
