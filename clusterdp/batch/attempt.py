@@ -6,13 +6,13 @@ import time
 from typing import Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from . import slurm
-from .attempts import Attempt, last_notice_before, read_attempts
+from .attempts import Attempt, last_notice_before, read_attempts, rival
 from .check_nodes import check_nodes
 from .children import Children
 from .copies import Copies
 from .decisions import Decision, End, Leave, Requeue, Start
 from .end import ASKS_AGAIN, Ended, by_nodes, by_slurm, by_the_ranks
-from .ending import Ending, wait_for_room
+from .ending import Ending, drop_folders, wait_for_room
 from .evidence import ASKED, BY_CGROUP, code_of, first_to_exit, has_taken_port, without_kills
 from .failure import after_failure, has_own_error, last_words
 from .history import History, history_of, step_to_begin_at
@@ -20,7 +20,7 @@ from .job import BEGAN, EXPORTED, Job
 from .keepers import BLAMED_S, SILENT_S, Keepers
 from .notify import Notify
 from .placement import Placement
-from .policy import failed_nodes, may_start, restarts_in_place
+from .policy import failed_nodes, may_start, not_in_place, restarts_in_place
 from .record import Record
 from .rendezvous import Ports, address_of, first_host, times_of
 from .rules import Rules
@@ -83,6 +83,9 @@ class ThisAttempt:
         1970."""
         self.setup = setup
         wait_for_room(self.ending)
+        other = rival(self.job, self.slurm) if self.rules.kind != "entry" and not self.job.life else ""
+        if other:  # an entry's ranks have a claim, by which the newest attempt has the run
+            self._give_way(other)
         attempts = read_attempts(self.job, self.rules, self.record, self.slurm)
         is_cancelled = self.job.is_marked("cancelled") or self._was_cancelled()
         if not is_cancelled:
@@ -101,6 +104,13 @@ class ThisAttempt:
         self._wait(start)
         if history.links < self.rules.chain and not self.job.life:
             self.ending.link()
+
+    def _give_way(self, other: str) -> NoReturn:
+        """Exits without a record, because the run's records are those of the job that runs."""
+        said = "job {0} runs the program of {1}. Job {2} ends, because both would write into the same files."
+        warn(said.format(other, self.job.run, self.job.id) + " `scancel {}` first.".format(other))
+        drop_folders(self.job)
+        raise SystemExit(4)
 
     def _was_cancelled(self) -> bool:
         """Returns whether the attempt before this one was cancelled. Slurm accepts a requeue just after a scancel and
@@ -129,9 +139,9 @@ class ThisAttempt:
         job, environ = self.job, os.environ
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         self.record.note("began", "{:d} {} {} {}".format(int(time.time()), stamp, job.restart, job.nodes))
-        gpus = (number(environ.get("SLURM_GPUS_ON_NODE", "")) or 0) * job.node_count
+        gpus = (number(environ.get("SLURM_GPUS_ON_NODE", "")) or 0) * (job.node_count - len(self.placement.gone))
         when = float(awake.replace(",", ".")) if re.match("[0-9]+[.,]?[0-9]*$", awake) else time.time()
-        cpus = environ.get("SLURM_JOB_CPUS_PER_NODE", "")
+        cpus = self.placement.without_gone(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
         about = {"job": job.id, "restart": job.restart, "awake": when, "cpus": cpus, "gpus": gpus}
         self.record.event("started", nodes=self.placement.text, **about)
         self.record.note("setup", self.setup.errors)
@@ -364,16 +374,20 @@ class ThisAttempt:
         return WRITE_S if look.ends_at is None else min(WRITE_S, look.ends_at - time.time() - MARGIN_S)
 
     def _may_restart(self, cause: str, ended: Ended, look: Look, said: str, lost: Sequence[str]) -> bool:
-        """Returns whether the next attempt may start in this allocation. A node that lacks the program does not get
-        another attempt. If srun reports no failed task and no lost node, srun itself has failed, and the tasks may live
-        on."""
-        if look.state != slurm.RUNNING or ended.in_setup:
-            return False
-        if not lost and (not self.step.first or STILL_THERE in said or ended.code in (126, 127)):
+        """Returns whether the next attempt may start in this allocation. Prints the reason if only this attempt forbids
+        it."""
+        if look.state != slurm.RUNNING or ended.in_setup or not restarts_in_place(cause, self.rules):
             return False
         start = "{}.{}".format(self.job.id, self.job.restart)
         left_s = None if look.ends_at is None else look.ends_at - time.time()
-        return restarts_in_place(cause, start, ended.saved, self.ending.history, self.rules, left_s)
+        why = not_in_place(cause, start, ended.saved, self.ending.history, self.rules, left_s)
+        if not lost and ended.code in (126, 127):
+            why = "this node lacks the program"
+        elif not lost and (not self.step.first or STILL_THERE in said):
+            why = "srun has named no task that has failed, so tasks may live on"
+        if why:
+            warn("no restart in place: {}.".format(why))
+        return not why
 
     def _replaced(self, lost: Sequence[str], look: Look) -> Dict[str, str]:
         """Returns the spare node of each node that is lost, is silent, or is bad for Slurm. Raises LookupError if there
@@ -386,6 +400,7 @@ class ThisAttempt:
         left = sorted(self.slurm.expand(look.nodes), key=self.keepers.silent.count)  # silent nodes come last
         self.ending.avoid("node-lost", blamed)
         replaced = self.placement.replace(bad, left)
+        self.placement.gone = {*self.placement.gone, *lost, *blamed}.union(set(self.placement.all).difference(left))
         if replaced:
             self.standby.close(0)
             self.keepers.kill(self.job.attempt, self.job.after.attempt)

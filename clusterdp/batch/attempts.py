@@ -61,6 +61,23 @@ def earlier_names(job: Job) -> Iterator[str]:
         yield name
 
 
+def rival(job: Job, slurm: Slurm) -> str:
+    """Returns another job that runs the program of this run; empty if there is none. Of two jobs that begin at the same
+    time, the newer one finds the other. Jobs of one chain follow each other."""
+    for name in filter(NAME.fullmatch, job.attempts()):
+        other, folder = name.partition(".")[0], job.folder_of(name)
+        if (
+            other == job.id
+            or words(os.path.join(folder, "chain")) == [job.chain]
+            or words(os.path.join(folder, "cause"))
+        ):
+            continue
+        has_begun = os.path.exists(os.path.join(folder, "began")) or _order(name) < _order(job.attempt)
+        if has_begun and slurm.is_alive(other, job.script):
+            return other
+    return ""
+
+
 def newest_life(job: Job) -> int:
     """Returns the number of the last life since Slurm has started the script."""
     start = "{}.{}".format(job.id, job.restart)

@@ -14,8 +14,16 @@ import time
 from contextlib import contextmanager
 from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
 
+try:
+    import ctypes  # some builds of Python lack it
+
+    _prctl: Any = ctypes.CDLL(None).prctl  # found here, because the children of _end_with_parent() load nothing
+except (ImportError, OSError, AttributeError):
+    _prctl = None
+
 POLL_S = 5
 BEFORE = b"CLUSTERDP_BEFORE"
+PR_SET_PDEATHSIG = 1  # prctl(2)
 STRAY = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -94,12 +102,20 @@ class Children:
         out: Union[int, IO[bytes], None] = None,
         err: Optional[int] = None,
         environ: Optional[Mapping[bytes, bytes]] = None,
+        begin: Optional[Callable[[], Any]] = None,
     ) -> "subprocess.Popen[bytes]":
         """Starts a program as a child. Raises OSError if there is no such program. out: a file for both streams. err: a
-        file descriptor for stderr alone. environ: an environment that replaces that of this program's tools."""
-        err = subprocess.STDOUT if out is not None else err
-        environ = self.own if environ is None else environ
-        return subprocess.Popen(list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environ)
+        file descriptor for stderr alone. environ: an environment that replaces that of this program's tools. begin:
+        called in the child before the program."""
+        err, environ = subprocess.STDOUT if out is not None else err, self.own if environ is None else environ
+        return subprocess.Popen(
+            list(words),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=environ,
+            preexec_fn=begin,  # noqa: PLW1509 - this program has no threads
+        )
 
     def run(
         self,
@@ -144,11 +160,11 @@ class Children:
         return self.sleep(min(self.suspended_s - suspended_s, seconds), or_if)
 
     def timer(self, seconds: float) -> "Optional[subprocess.Popen[bytes]]":
-        """Returns a process that ends after `seconds`, and that no TERM ends; None if the program `sleep` is
-        missing."""
+        """Returns a process that ends after `seconds` or with this one, and that no TERM ends; None if the program
+        `sleep` is missing."""
         with term_blocked():
             try:
-                return self.start(["sleep", "{:d}".format(int(seconds))])
+                return self.start(["sleep", "{:d}".format(int(seconds))], begin=_end_with_parent)
             except OSError:
                 return None
 
@@ -234,6 +250,13 @@ def exit_code(child: "subprocess.Popen[bytes]") -> int:
     """Returns the exit code as a shell does: 128 plus the number of the signal that ended the process."""
     code = child.returncode
     return 128 - code if code < 0 else code
+
+
+def _end_with_parent() -> None:
+    """Makes the kernel kill this process when its parent ends: after a KILL of the batch program, a node whose Slurm
+    follows processes by their parents (proctrack/linuxproc) would keep it."""
+    if _prctl is not None:
+        _prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def _nothing(number: int, frame: Any) -> None:

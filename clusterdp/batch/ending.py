@@ -281,3 +281,13 @@ def _make_folders(job: Job) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
+
+
+def drop_folders(job: Job) -> None:
+    """Removes the folders of an attempt that has recorded nothing."""
+    try:
+        os.unlink(job.file("chain"))
+        os.rmdir(job.logs)
+        os.rmdir(job.here)
+    except OSError:
+        pass

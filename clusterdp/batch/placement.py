@@ -7,6 +7,7 @@ sockets (Slurm 22.05 to 26.05).
 """
 
 import os
+import re
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from .job import Job
@@ -16,28 +17,31 @@ from .slurm import Slurm
 
 # srun refuses these options beside the file, and the variables from which it takes them.
 OPTIONS = ("--nodes=", "--ntasks-per-node=", "--distribution=")
+NUMBERS = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 VARIABLES = (b"SLURM_NNODES", b"SLURM_JOB_NUM_NODES", b"SLURM_NTASKS_PER_NODE")
 
 
 class Placement:
-    """lost: nodes on which no rank starts again in this allocation."""
+    """lost: nodes on which no rank starts again in this allocation. gone: those of them that the job no longer has, or
+    will lose as soon as Slurm finds them dead."""
 
     def __init__(self, job: Job, rules: Rules, slurm: Slurm) -> None:
         self.lost: Set[str] = set()
+        self.gone: Set[str] = set()
         self._job = job
         self._rules = rules
         self._slurm = slurm
-        self._all: List[str] = []
+        self.all: List[str] = []
         self._nodes: List[str] = []
 
     @property
     def nodes(self) -> List[str]:
         """The nodes of the ranks, in the order of the ranks; empty in a job without spare nodes."""
         if self._rules.spare_nodes and not self._nodes:
-            self._all = self._slurm.expand(self._job.nodes)
-            if len(self._all) < self._rules.nodes:
+            self.all = self._slurm.expand(self._job.nodes)
+            if len(self.all) < self._rules.nodes:
                 raise OSError("scontrol show hostnames {} gives no list of the nodes".format(self._job.nodes))
-            self._nodes = self._all[: self._rules.nodes]
+            self._nodes = self.all[: self._rules.nodes]
         return self._nodes
 
     @property
@@ -45,10 +49,18 @@ class Placement:
         """The nodes of the ranks as a list of Slurm."""
         return ",".join(self.nodes) or self._job.nodes
 
+    def without_gone(self, numbers: str) -> str:
+        """Returns Slurm's numbers for the nodes of the job, such as `8(x2),4`, without those of the nodes that are
+        gone."""
+        if not self.gone:
+            return numbers
+        each = [number for number, times in NUMBERS.findall(numbers) for _ in range(int(times or 1))]
+        return ",".join(number for number, node in zip(each, self.all) if node not in self.gone)
+
     def replaceable(self, silent: Sequence[str]) -> List[str]:
         """Returns those of the silent nodes that have ranks; empty if there are not enough spare nodes for them."""
         found = [node for node in self.nodes if node in silent]
-        return found if len(found) <= len(self._spare({*silent, *self.lost}, self._all)) else []
+        return found if len(found) <= len(self._spare({*silent, *self.lost}, self.all)) else []
 
     def replace(self, bad: Sequence[str], left: Sequence[str]) -> "Dict[str, str]":
         """Gives the places of bad nodes to spare ones. Returns the spare node of each node that is replaced. Raises
@@ -76,7 +88,7 @@ class Placement:
         environ[b"CLUSTERDP_NODES"] = os.fsencode(self.text)
         tasks = range(self._rules.tasks_per_node)
         record.note("hosts", "\n".join(node for node in self.nodes for _ in tasks))
-        if self.nodes == [node for node in self._all if node in self.nodes]:
+        if self.nodes == [node for node in self.all if node in self.nodes]:
             own = ["--nodelist=" + self.text]
         else:
             own = ["--distribution=arbitrary"]

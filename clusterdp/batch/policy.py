@@ -69,24 +69,30 @@ def may_start(history: Union[History, End], rules: Rules, is_cancelled: bool, is
     return Start(wait_s, said if wait_s else "")
 
 
-def restarts_in_place(
+def restarts_in_place(cause: str, rules: Rules) -> bool:
+    """Returns whether an end with this cause may be followed by an attempt in this allocation, not through the
+    queue."""
+    return rules.in_place and (cause in IN_PLACE or (cause == "node-lost" and rules.spare_nodes > 0))
+
+
+def not_in_place(
     cause: str, start: str, has_saved: bool, history: History, rules: Rules, left_s: Optional[float]
-) -> bool:
-    """Returns whether the next attempt begins at once in this allocation, not through the queue.
+) -> str:
+    """Returns the reason why the next attempt does not start in this allocation, though the cause allows it; empty if
+    it may start.
 
     start: the name of the first attempt in this allocation. has_saved: whether the attempt that has failed has saved.
     left_s: seconds until the time limit; None without a limit. After its warning, a new step would not get the warning.
     """
-    has_spare = cause == "node-lost" and rules.spare_nodes > 0
-    if not rules.in_place or not (has_spare or cause in IN_PLACE):
-        return False
     wait_s = pause_s(history.with_end(cause, 0, has_saved), cause, rules, 0, 0)
-    if wait_s > HELD_S or (left_s is not None and left_s <= rules.warned_s + wait_s):
-        return False
-    if has_spare:  # their number is the limit
-        return True
+    if wait_s > HELD_S:
+        return "the {} s of restart.{}.wait_s pass in the queue".format(wait_s, cause.replace("-", "_"))
+    if left_s is not None and left_s <= rules.warned_s + wait_s:
+        return "the time limit is {:.0f} s away".format(max(left_s, 0))
     failed = 0 if has_saved else 1 + sum(name == start or name.startswith(start + ".") for name in history.since)
-    return failed < LIVES
+    if cause != "node-lost" and failed >= LIVES:  # the number of spare nodes is the limit for lost ones
+        return "{} attempts in this allocation have saved nothing".format(failed)
+    return ""
 
 
 def not_launched(said: str) -> List[str]:

@@ -139,6 +139,13 @@ class Slurm:
         said = self.ask(["scontrol", "show", "job", job], err=False).said
         return fields_of(said).get("JobState") == "CANCELLED"
 
+    def is_alive(self, job: str, script: str) -> bool:
+        """Returns whether another job of this script has its nodes. Another cluster's job may have the same number."""
+        fields = fields_of(self.ask(["scontrol", "show", "job", job], err=False, limit_s=ANSWER_S).said)
+        path = fields.get("Command", "")  # up to the first blank
+        ours = [os.path.realpath(each) for each in (script.partition(" ")[0], path)]
+        return fields.get("JobState") in ("RUNNING", "SUSPENDED") and ours[0] == ours[1]
+
     def requeue(self) -> Answer:
         return self.ask(["scontrol", "requeue", self.job.id])
 

@@ -126,15 +126,11 @@ def _attached(options: argparse.Namespace) -> FakeCluster:
 
 
 def up(options: argparse.Namespace) -> None:
-    from dataclasses import replace
     from pathlib import Path
 
     from clusterdp.fakeslurm.cluster import FakeCluster
-    from clusterdp.rehearse.clusters.job_cluster import fresh_job_id
 
     shape = _shape(options)
-    if shape.settings.first_job_id == type(shape.settings).first_job_id:  # the shape sets no first job id
-        shape = replace(shape, settings=replace(shape.settings, first_job_id=fresh_job_id()))
     folder = Path(options.dir) if options.dir else FakeCluster.default_folder()
     if options.shared and not (options.node_local or shape.settings.node_local):
         raise FakeError("--shared: all folders are shared without --node-local. Add --node-local, or leave it out.")
@@ -157,7 +153,10 @@ def up(options: argparse.Namespace) -> None:
 
 
 def _shape(options: argparse.Namespace) -> Shape:
+    from dataclasses import replace
+
     from clusterdp.fakeslurm.core.shape import Shape
+    from clusterdp.rehearse.clusters.job_cluster import fresh_job_id
 
     if not 0 < options.time_scale <= 10_000:
         raise FakeError(f"--time-scale: {options.time_scale:g} is out of range. Write 1 for real time, 60, ... 10000.")
@@ -167,15 +166,16 @@ def _shape(options: argparse.Namespace) -> Shape:
         if value < (0 if name == "gpus_per_node" else 1):
             raise FakeError(f"--{name.replace('_', '-')}: {value} is too few. Write 1 or more.")
     if options.shape is None:
-        return Shape.simple(**given, quick=options.quick, time_scale=options.time_scale)
+        shape = Shape.simple(**given, quick=options.quick, time_scale=options.time_scale)
+        return replace(shape, settings=replace(shape.settings, first_job_id=fresh_job_id()))
     if given:
         raise FakeError(
             f"--{next(iter(given)).replace('_', '-')}: is also in the file of --shape. Keep one of the two."
         )
-    return read_shape(options.shape, quick=options.quick, time_scale=options.time_scale)
+    return read_shape(options.shape, quick=options.quick, time_scale=options.time_scale, first_job_id=fresh_job_id())
 
 
-def read_shape(file: str, *, quick: bool = False, time_scale: float = 1.0) -> Shape:
+def read_shape(file: str, *, quick: bool = False, time_scale: float = 1.0, first_job_id: int | None = None) -> Shape:
     """Returns the shape that a YAML file describes. clusterdp/fakeslurm/shape_file.py defines the format. Raises
     FakeError."""
     import yaml
@@ -186,7 +186,7 @@ def read_shape(file: str, *, quick: bool = False, time_scale: float = 1.0) -> Sh
     try:
         with open(file, encoding="utf-8") as text:
             data = yaml.load(text, Loader=yaml.BaseLoader)  # reads all scalars as text: 2:00:00, OFF
-        return shape_from(data, quick=quick, time_scale=time_scale)
+        return shape_from(data, quick=quick, time_scale=time_scale, first_job_id=first_job_id)
     except OSError as error:
         raise FakeError(f"--shape: {file}: {error.strerror}. Write the path of a YAML file.") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

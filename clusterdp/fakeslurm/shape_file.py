@@ -97,9 +97,11 @@ class ShapeEntry:
             raise FakeSlurmError(f"{self._key(str(key))}: unknown. There are {', '.join(self._known)}.")
 
 
-def shape_from(data: Mapping[str, Any], *, quick: bool = False, time_scale: float = 1.0) -> Shape:
+def shape_from(
+    data: Mapping[str, Any], *, quick: bool = False, time_scale: float = 1.0, first_job_id: int | None = None
+) -> Shape:
     """Returns the shape of a declaration. For an invalid value, raises FakeSlurmError with the key, the value and a
-    correct form."""
+    correct form. first_job_id: the number of the first job if the declaration has none."""
     top = ShapeEntry(data)
     name = top.text("name", "fake")
     nodes = [node for entry in top.entries("nodes") for node in _nodes(entry)]
@@ -112,7 +114,8 @@ def shape_from(data: Mapping[str, Any], *, quick: bool = False, time_scale: floa
     partitions = [_partition(entry, names) for entry in top.entries("partitions")]
     if len({part.name for part in partitions}) < len(partitions):
         raise FakeSlurmError("partitions: two have the same name. Name each once.")
-    settings = _settings(ShapeEntry(top.take("settings", {}), "settings"), quick)
+    defaults = (QUICK if quick else {}) | ({"first_job_id": first_job_id} if first_job_id else {})
+    settings = _settings(ShapeEntry(top.take("settings", {}), "settings"), defaults)
     top.done()
     default = (PartitionShape("main", default=True),)
     return Shape(tuple(nodes), tuple(partitions) or default, settings.scaled(time_scale), name)
@@ -162,8 +165,8 @@ def _partition(entry: ShapeEntry, known: list[str]) -> PartitionShape:
     return part
 
 
-def _settings(entry: ShapeEntry, quick: bool) -> SlurmConf:
-    values: dict[str, Any] = asdict(SlurmConf()) | (QUICK if quick else {})
+def _settings(entry: ShapeEntry, defaults: Mapping[str, Any]) -> SlurmConf:
+    values: dict[str, Any] = asdict(SlurmConf()) | dict(defaults)
     del values["minute_s"]  # --time-scale sets this key
     for name, value in values.items():
         if isinstance(value, (bool, str, tuple)):

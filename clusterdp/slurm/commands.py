@@ -59,7 +59,7 @@ MAY_WAIT = re.compile(r"Requested (node configuration is not available|partition
 
 # A row of squeue. Pending elements (`7_[2-9]`) and a part of a heterogeneous job (`7+0`) are stored under the id of the
 # job.
-ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([A-Z][A-Z0-9_]*)\|(.*)\|([^|]*)")
+ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([A-Z][A-Z0-9_]*)\|([^\t]*)\|([^|\t]*)(?:\t([^\t]*)\t(.*))?")
 ANSWER = re.compile(rf"^[ \t]*({JOB_ID})(?:;([\w.-]+))?[ \t]*$", re.MULTILINE | re.ASCII)  # of sbatch --parsable
 OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
 GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpTRESMins")  # limits on all jobs of an account and its child accounts
@@ -85,6 +85,8 @@ class SqueueRow:
     reason: str
     nodes: str
     cluster: str = ""  # only in jobs_of_scripts_in(), and empty for the default cluster
+    script: str = ""  # path of the batch script; not in jobs_of_scripts_in()
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _states(jobs: Sequence[str], *options: str, timeout_s: float = ANSWER_TIMEOU
     # any case.
     only = [f"--jobs={asked}"] if len(asked) < LONGEST_ARGUMENT else []
     # The header shows that the answer is squeue's own, and so that a job without a row is unknown to Slurm.
-    words = ["squeue", "--states=all", *options, *only, "--format=%i|%T|%r|%N"]
+    words = ["squeue", "--states=all", *options, *only, "--format=%i|%T|%r|%N\t%o\t%j"]
     done = _call(words, timeout_s=timeout_s)
     if done.returncode != 0:
         if NOT_KNOWN.search(done.stderr):
@@ -191,10 +193,11 @@ def _states(jobs: Sequence[str], *options: str, timeout_s: float = ANSWER_TIMEOU
         raise SlurmError(f"squeue: failed (exit {done.returncode}). It says: {_said(done)}")
     rows: dict[str, SqueueRow] = {}
     lines, header = _lines(done), "JOBID|STATE|REASON|NODELIST"
-    odd = [line for line in lines if re.match(r"[^|\s]+\|", line) and line != header and not ROW.fullmatch(line)]
+    is_ours = any(line.partition("\t")[0] == header for line in lines)
+    odd = [line for line in lines if re.match(r"(?!JOBID\|)[^|\s]+\|", line) and not ROW.fullmatch(line)]
     for match in filter(None, map(ROW.fullmatch, lines)):
-        rows.setdefault(match[1], SqueueRow(match[2], match[3], match[4]))
-    if (odd or header not in lines) and not rows.keys() >= wanted:
+        rows.setdefault(match[1], SqueueRow(match[2], match[3], match[4], "", match[5] or "", match[6] or ""))
+    if (odd or not is_ours) and not rows.keys() >= wanted:
         raise _unheard(odd or lines)
     return rows if only else {job: row for job, row in rows.items() if {job, job.partition("_")[0]} & wanted}
 

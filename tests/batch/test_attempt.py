@@ -102,6 +102,26 @@ def test_bad_node_gives_its_place_to_a_spare_one(
     assert (with_spare.keepers._forgotten, killed) == ({"n2"}, ["7.0", "7.0.1"])
 
 
+@pytest.mark.parametrize(("lost", "down", "cpus", "gpus"), [(["n2"], [], "4,2", 4), ([], ["n2"], "4(x2),2", 6)])
+def test_attempt_after_a_loss_counts_no_processors_of_the_lost_node(
+    with_spare: ThisAttempt,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: list[str],
+    down: list[str],
+    cpus: str,
+    gpus: int,
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "4(x2),2")
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "2")
+    monkeypatch.setattr(with_spare.slurm, "down_nodes", lambda *words: down)  # such as a drained one, which is charged
+    events: list[dict[str, Any]] = []
+    monkeypatch.setattr(with_spare.record, "event", lambda kind, **details: events.append(details))
+    with_spare._record_start("")
+    assert with_spare._replaced(lost, RUNNING) == {"n2": "n3"}
+    with_spare._record_start("")
+    assert [(each["cpus"], each["gpus"]) for each in events] == [("4(x2),2", 6), (cpus, gpus)]
+
+
 def test_silent_spare_node_takes_a_place_last(of_rules: Callable[..., ThisAttempt]) -> None:
     attempt = of_rules(spare_nodes=2)
     attempt.keepers.silent = ["n3"]
@@ -329,7 +349,7 @@ def test_ranks_in_reserve_need_their_nodes_and_memory(
     began: list[bool] = []
     children = with_spare.children
     children.terms, children.suspended_s = 0, 0.0
-    monkeypatch.setattr(children, "start", lambda *words: process)
+    monkeypatch.setattr(children, "start", lambda *words, **more: process)
     monkeypatch.setattr(with_spare.standby, "begin", lambda: began.append(True))
     with_spare.placement.lost, with_spare.ending.history = lost, History(ended=ended)
     assert with_spare.step.run(["srun"]) == 0

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from clusterdp import procfs
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +62,18 @@ def waits(pid: int) -> bool:
     sleepers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     started = bool(sleepers) and Path(f"/proc/{sleepers[0]}/cmdline").read_bytes().startswith(b"sleep")
     return started and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+def test_timer_ends_with_a_killed_batch_program() -> None:
+    child = program("print(children.timer(60).pid, flush=True)\nchildren.sleep(60)")
+    assert child.stdout
+    timer = int(child.stdout.readline())
+    wait_for("its wait", lambda: waits(child.pid), 30)
+    sleepers = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    assert str(timer) in sleepers
+    child.kill()
+    child.communicate()
+    wait_for("their end", lambda: not any(procfs.is_alive(int(pid)) for pid in sleepers), 10)
 
 
 def test_suspension_time_of_the_batch_program_is_measured_during_sleep() -> None:

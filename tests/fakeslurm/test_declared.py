@@ -96,6 +96,12 @@ def test_time_scale_shortens_declared_cluster_times_but_not_kill_wait(file: Path
     assert (settings.minute_s, settings.lasting(120), settings.kill_wait_s) == (1, 2, 1)
 
 
+@pytest.mark.parametrize(("declared", "first"), [({}, 77), ({"first_job_id": "10000"}, 10000)])
+def test_declared_first_job_id_wins_also_as_slurms_default(declared: dict[str, str], first: int) -> None:
+    shape = shape_from({"nodes": [NODE], "settings": declared}, first_job_id=77)
+    assert shape.settings.first_job_id == first
+
+
 def test_cluster_file_settings_accept_a_boolean_and_a_slurm_version() -> None:
     settings = shape_from({"nodes": [NODE], "settings": {"enforce_memory": "yes", "slurm_version": "23.02"}}).settings
     assert (settings.enforce_memory, settings.slurm_version) == (True, "23.02.7")

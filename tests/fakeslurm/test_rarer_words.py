@@ -1,4 +1,4 @@
-"""Rarer words of Slurm's commands, with the answers of a real 24.11."""
+"""Rarer words of Slurm's commands, with the answers of a real 24.11, or of its source (scontrol -Q, TimeLimit)."""
 
 import shlex
 
@@ -34,6 +34,19 @@ ANSWERS = r"""
     sbatch -N 1,x --wrap=true | 255 | "x" is not a valid node count
     bash -c 'scontrol show job $(sbatch --parsable --hold -N 4,1-2 --wrap=true)' | 0 | NumNodes=1-2,4
     srun -N2 -m plane=0 true | 255 | srun: error: Invalid plane size
+    scontrol -Q hold 99999999 | 1 |
+    scontrol --quiet show job 99999999 | 1 |
+    scontrol -Q show node nosuch | 1 |
+    scontrol -Q update JobId=99999999 TimeLimit=3 | 1 |
+    scontrol -Q nosuch | 1 | invalid keyword: nosuch
+    scontrol update TimeLimit=+5 JobId=ARRAY | 1 | scontrol: error: JobId must precede TimeLimit increment or decrement
+    scontrol update JobId=ARRAY TimeLimit+=5 | 1 | error: Cannot increment/decrement TimeLimit when set to UNLIMITED.
+    scontrol update JobId=ARRAY TimeLimit+=+5 | 1 | error: Invalid syntax, variations of +=- are not accepted.
+    scontrol update JobId=ARRAY TimeLimit=x | 1 | scontrol: error: Invalid TimeLimit value
+    bash -c 'J=$(sbatch --parsable -Ht9 --wrap=); scontrol update job=$J timelimit+=5; squeue -j $J -o %l' | 0 | 14:00
+    bash -c 'scontrol update JobId=$(sbatch --parsable -H -t 9 --wrap=) TimeLimit-=11' | 1 | time limit (11 > 9)
+    bash -c 'J=$(sbatch --parsable -H --nice=9 --wrap=); scontrol update job=$J nice=9; squeue -j$J -o %r' | 0 | Held
+    bash -c 'J=$(sbatch --parsable -Hb9:00 --nice=9 --wrap=); scontrol update job=$J nice=2; squeue -j$J -o %Q' | 0 | 7
     srun -C nosuch true | 1 | srun: error: Unable to allocate resources: Invalid feature specification
 """
 
@@ -117,3 +130,13 @@ def test_attempts_of_a_requeued_job_have_their_own_restarts_and_eligible_times(s
     planned = shared_desk.say(f"sacct -n -X -P -D -j {job} -o Planned").split()
     assert planned == ["00:00:00", "00:00:00"]
     shared_desk.say(f"scancel {job}")
+
+
+@pytest.mark.parametrize("names", ["NIL", "NONE", "HOME"])
+def test_sbatch_export_always_passes_variables_of_slurm_on(shared_desk: Desk, names: str) -> None:
+    """Source: env_array_merge_slurm_spank() of src/common/env.c."""
+    words = ["--wait", "--quiet", f"--output={names}.txt", f"--export={names}", "--wrap=env"]
+    shared_desk.run("sbatch", *words, SLURM_MINE="1", MINE="2", _SLURM_SPANK_OPTION_x="3")
+    found = dict(line.partition("=")[::2] for line in (shared_desk.folder / f"{names}.txt").read_text().splitlines())
+    mine = {name: value for name, value in found.items() if "MINE" in name or "SPANK" in name}
+    assert mine == {"SLURM_MINE": "1", "_SLURM_SPANK_OPTION_x": "3"}

@@ -94,3 +94,16 @@ def test_quiet_command_killed_while_pending_is_silent(shared_desk: Desk, command
     shared_desk.until(lambda: shared_desk.say(f"squeue -h -n {name} -o %A"))
     waits.terminate()
     assert (waits.communicate(timeout=30)[1], waits.returncode) == ("", 1)
+
+
+def test_cancelled_job_of_a_pending_srun_has_slurms_words(shared_desk: Desk) -> None:
+    """Source: _wait_for_alloc_rpc() of src/api/allocate.c, _retry() of src/srun/allocate.c (20.11 to 26.05)."""
+    for quiet in ([], ["--quiet"]):
+        words = ["srun", *quiet, "--job-name=goes", "--begin=now+1hour", "true"]
+        waits = subprocess.Popen(words, cwd=shared_desk.folder, env=shared_desk.cluster.environ(), stderr=-1, text=True)
+        shared_desk.until(lambda: shared_desk.say("squeue -h -n goes -o %A"))
+        job = shared_desk.say("squeue -h -n goes -o %A")
+        shared_desk.say(f"scancel {job}")
+        error = "srun: error: Unable to allocate resources: Job/step already completing or completed\n"
+        info = f"srun: job {job} queued and waiting for resources\nsrun: Job has been cancelled\n"
+        assert (waits.communicate(timeout=30)[1], waits.returncode) == (error if quiet else info + error, 1)

@@ -8,7 +8,7 @@ import pytest
 from tests.operate.builder import RunBuilder
 
 # The line that squeue prints above its rows
-HEADER = 'case "$*" in *%o*) echo "ARRAY_JOB_ID|STATE|COMMAND";; *%r*) echo "JOBID|STATE|REASON|NODELIST";; esac'
+HEADER = 'case "$*" in *%r*) echo "JOBID|STATE|REASON|NODELIST";; *%o*) echo "ARRAY_JOB_ID|STATE|COMMAND";; esac'
 
 
 class FakeQueue:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterdp.batch.history import History
-from clusterdp.batch.policy import restarts_in_place
+from clusterdp.batch.policy import not_in_place, restarts_in_place
 from clusterdp.batch.rules import Policy, Rules
 from tests.submission.conftest import RunScript, Stubs, cause, last_event, ledger, requeues
 
@@ -65,22 +65,25 @@ def lives(tmp_path: Path) -> list[list[str]]:
 def test_restart_in_place_depends_on_cause_saves_and_time_left(
     cause: str, since: tuple[str, ...], saved: bool, left_s: float | None, expected: bool
 ) -> None:
-    assert restarts_in_place(cause, "7.0", saved, History(since=since), IN_PLACE, left_s) is expected
-    assert not restarts_in_place(cause, "7.0", saved, History(since=since), Rules(), left_s)
+    allows = restarts_in_place(cause, IN_PLACE)
+    assert (allows and not not_in_place(cause, "7.0", saved, History(since=since), IN_PLACE, left_s)) is expected
+    assert not restarts_in_place(cause, Rules())
 
 
 def test_lost_node_restarts_in_place_with_spare_nodes_alone() -> None:
     rules = IN_PLACE._replace(spare_nodes=1)
     history = History(since=("7.0", "7.0.1"))
-    assert restarts_in_place("node-lost", "7.0", False, history, rules, None)
-    assert not restarts_in_place("node-lost", "7.0", False, history, rules, 90)
-    assert not restarts_in_place("crash", "7.0", False, history, rules, None)
+    assert restarts_in_place("node-lost", rules)
+    assert not restarts_in_place("node-lost", IN_PLACE)
+    assert not not_in_place("node-lost", "7.0", False, history, rules, None)
+    assert not_in_place("node-lost", "7.0", False, history, rules, 90)
+    assert not_in_place("crash", "7.0", False, history, rules, None)
 
 
 def test_pause_longer_than_slurms_own_is_waited_in_the_queue() -> None:
-    for wait_s, expected in ((120, True), (121, False)):
+    for wait_s, expected in ((120, ""), (121, "the 121 s of restart.crash.wait_s pass in the queue")):
         rules = IN_PLACE._replace(policies={"crash": Policy(wait_s=wait_s)})
-        assert restarts_in_place("crash", "7.0", False, History(), rules, None) is expected
+        assert not_in_place("crash", "7.0", False, History(), rules, None) == expected
 
 
 def test_crashed_step_restarts_with_another_name_port_and_log_folder(
@@ -108,7 +111,9 @@ def test_crashed_step_restarts_with_another_name_port_and_log_folder(
 def test_second_attempt_without_newer_checkpoint_goes_through_the_queue(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
-    assert run_script(program("exit 9")).returncode == 0
+    done = run_script(program("exit 9"))
+    assert done.returncode == 0
+    assert done.stderr.count("no restart in place: 2 attempts in this allocation have saved nothing.") == 1
     assert [name for name, *_ in lives(tmp_path)] == ["7.0", "7.0.1"]
     assert requeues(stubs) == ["requeue 7"]
     run_script(program("exit 9", max_crashes=9), restart=1)
@@ -164,7 +169,8 @@ def test_drained_node_is_left_through_the_queue(run_script: RunScript, stubs: St
 def test_request_or_missing_program_goes_through_the_queue(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, code: int
 ) -> None:
-    run_script(program(f"exit {code}"))
+    said = run_script(program(f"exit {code}")).stderr
+    assert ("no restart in place: this node lacks the program." in said) is (code != 75)
     assert len(lives(tmp_path)) == 1
     assert requeues(stubs) == ["requeue 7"]
 

@@ -126,3 +126,41 @@ def test_done_outcome_after_a_time_limit_requeue_ends_the_run(run_script: RunScr
     done = run_script(worker(tmp_path, None, code=9), restart=1)
     assert done.returncode == 0
     assert cause(tmp_path, "7.1") == "done"
+
+
+@pytest.mark.parametrize(
+    ("other", "files", "state", "script", "ends"),
+    [
+        ("6.0", ["began"], "RUNNING", "job.sbatch", True),
+        ("6.0.1", ["began"], "SUSPENDED", "job.sbatch", True),
+        ("6.0", [], "RUNNING", "job.sbatch", True),  # both begin now
+        ("8.0", ["began"], "RUNNING", "job.sbatch", True),
+        ("8.0", [], "RUNNING", "job.sbatch", False),  # it ends itself
+        ("6.0", ["began", "cause"], "RUNNING", "job.sbatch", False),
+        ("6.0", ["began"], "FAILED", "job.sbatch", False),
+        ("6.0", ["began"], "RUNNING", "../job.sbatch", False),  # a job of another cluster
+    ],
+)
+def test_second_job_of_a_running_command_ends_without_a_record(
+    run_script: RunScript,
+    stubs: Stubs,
+    tmp_path: Path,
+    other: str,
+    files: list[str],
+    state: str,
+    script: str,
+    ends: bool,
+) -> None:
+    folder = attempt(tmp_path, other, chain=other.partition(".")[0])
+    for name in files:
+        (folder / name).write_text("lost\n")
+    stubs.answer(state, "None")
+    with (stubs.folder / "job").open("a") as job:
+        job.write(f"   Command={tmp_path}/run/{script}\n")
+    done = run_script({"command": ["touch", f"{tmp_path}/ran"]})
+    assert (tmp_path / "ran").exists() is not ends
+    assert (tmp_path / "run/attempts/7.0").exists() is not ends
+    assert (done.returncode == 4) is ends
+    if ends:
+        assert ledger(tmp_path) == []
+        assert done.stderr.endswith(f"`scancel {other.partition('.')[0]}` first.\n")

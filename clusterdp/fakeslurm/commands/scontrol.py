@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands import scontrol_show as show
@@ -35,6 +36,11 @@ VERBS = tuple(
     takeover cancel_reboot errnumstr pidinfo abort cluster fsdampeningfactor
     """.split()
 )
+# The messages that --quiet drops; quiet_flag of src/scontrol (24.11). The exit status stays.
+QUIET = re.compile(
+    r"(?:slurm|scontrol)_\w+ error|too few arguments|invalid entity|(?!scontrol: ).* for job "
+    r"|(?:Job|Node|Partition) .* not found|No jobs in the system"
+)
 OF_JOBS = {verb: verb for verb in ("requeue", "requeuehold", "hold", "uhold", "release", "suspend", "resume", "top")}
 OF_JOBS["holdu"] = "uhold"
 ENTITIES = tuple(
@@ -56,6 +62,8 @@ async def run(client: Connection, daemon: Daemon) -> int:
         client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise CommandDone
     cluster_named("scontrol", options.get("clusters") or options.get("cluster"), daemon)
+    if "quiet" in options:
+        client.dropped = QUIET
     if not words:
         return 0
     verb = _abbreviated(words[0].lower(), VERBS)

@@ -32,13 +32,16 @@ def update(client: Connection, daemon: Daemon, words: list[str]) -> int:
         if word.lower() in ("job", "jobid", "jobname", "name") and "=" not in words[place + 1]:
             words[place : place + 2] = [f"{word}={words[place + 1]}"]
             break
-    fields = [(word.partition("=")[0].lower(), word.partition("=")[2], word) for word in words]
+    fields = [_field(word) for word in words]
     names = {name for name, _, _ in fields}
     for name, _, word in fields:
         if "=" not in word and name in ("node", "nodename", "partition"):
             raise Refusal(f"scontrol: error: Invalid input: {word}  Request aborted")
         if "=" not in word and name in ("job", "jobid", "jobname", "name"):
             raise Refusal(f"Invalid input: {word}\nRequest aborted")
+    relative = [place for place, field in enumerate(fields) if field[0] == "timelimit" and field[1][:1] in ("+", "-")]
+    if relative and not {name for name, _, _ in fields[: relative[0]]} & {"jobid", "job"}:
+        raise Refusal("scontrol: error: JobId must precede TimeLimit increment or decrement")
     if names & {"jobid", "job"} or (fields and fields[0][0] in ("jobname", "name")):
         return update_jobs(client, daemon, fields)
     if "nodename" in names:
@@ -49,6 +52,16 @@ def update(client: Connection, daemon: Daemon, words: list[str]) -> int:
         return 0
     entities = '"NodeName", "PartitionName", "Reservation", "JobId", or "SlurmctldDebug"'
     raise Refusal(f"No valid entity in update command\nInput line must include {entities}")
+
+
+def _field(word: str) -> tuple[str, str, str]:
+    """Returns the name, the value and the word itself. `TimeLimit+=5` is the same as `TimeLimit=+5`."""
+    name, _, value = word.partition("=")
+    if name.lower() in ("timelimit+", "timelimit-"):
+        if value[:1] in ("+", "-"):
+            raise Refusal("scontrol: error: Invalid syntax, variations of +=- are not accepted.")
+        name, value = name[:-1], name[-1] + value
+    return name.lower(), value, word
 
 
 def _update_nodes(daemon: Daemon, fields: list[tuple[str, str, str]]) -> None:
@@ -190,10 +203,19 @@ def _change(daemon: Daemon, job: JobRecord, changes: list[tuple[str, str, str]])
 
 
 def _time_limit(daemon: Daemon, job: JobRecord, value: str) -> None:
-    sign = value[:1]
-    new = times.minutes(value.lstrip("+-"))
-    if sign in ("+", "-"):
-        new = max((job.minutes or 0) + (new if sign == "+" else -new), 1)
+    """Source: scontrol_update_job() of src/scontrol/update_job.c."""
+    sign = value[:1] if value[:1] in ("+", "-") else ""
+    try:
+        new = times.minutes(value[len(sign) :])
+    except ValueError:
+        raise Refusal("scontrol: error: Invalid TimeLimit value") from None
+    now = job.minutes or 0
+    if sign and not now:
+        raise Refusal("scontrol: error: Cannot increment/decrement TimeLimit when set to UNLIMITED.")
+    if sign == "-" and new > now:
+        raise Refusal(f"scontrol: error: TimeLimit decrement larger than current time limit ({new} > {now})")
+    if sign:
+        new = max(now + (new if sign == "+" else -new), 1)
     job.desc.minutes = new
     job.minutes = daemon.controller.limit(job.desc)
     job.warned = False
@@ -210,11 +232,14 @@ def _deadline(daemon: Daemon, job: JobRecord, value: str) -> None:
 
 
 def _nice(daemon: Daemon, job: JobRecord, value: str) -> None:
-    new = int(value or 100)
-    job.priority += job.desc.nice - new
-    job.desc.nice = new
-    if job.held:
+    """Source: update_job() of src/slurmctld/job_mgr.c (priority/basic). A held job has the priority 0, and goes on."""
+    new, old, was_held = int(value or 100), job.desc.nice, job.held
+    if new == old:
+        return
+    priority, job.desc.nice = 0 if was_held else job.priority, new
+    if was_held:
         daemon.controller.release(job)
+    job.priority = max(priority + old - new, 2)
 
 
 def _priority(daemon: Daemon, job: JobRecord, value: str) -> None:

@@ -54,7 +54,10 @@ TEXTS = AllocationTexts(
     "srun: error: Unable to allocate resources: ",
     pending=("job {} queued and waiting for resources",),
     interrupted=("srun: Job allocation {} has been revoked",),
-    cancelled=("srun: error: Unable to allocate resources: Job {} has been revoked",),
+    cancelled=(
+        "srun: Job has been cancelled",
+        f"srun: error: Unable to allocate resources: {error_texts.ALREADY_DONE}",
+    ),
 )
 
 # MPI types for --mpi that are refused, as by a Slurm without the libraries of these types.

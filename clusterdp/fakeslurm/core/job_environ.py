@@ -48,15 +48,18 @@ def of_submitter(environ: Mapping[str, str], export: str | None, release: Releas
         return {
             name: value for name, value in environ.items() if name not in ("SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV")
         }
+    # Source: env_array_merge_slurm_spank() of src/common/env.c
+    slurms = {name: environ[name] for name in environ if name.startswith(("SLURM", "_SLURM_SPANK_OPTION_"))}
+    slurms["SLURM_EXPORT_ENV"] = export
     if export.upper() == "NIL" and not release.nil_gets_user_env:
-        return {"SLURM_EXPORT_ENV": export}
+        return slurms
     words = split_words(export)
     everything = any(word.upper() == "ALL" for word in words)
     names = KEPT_WITHOUT_EXPORT if not everything else tuple(environ)
     found = {name: environ[name] for name in names if name in environ}
     found |= {word: environ[word] for word in words if word in environ}
     found |= dict(word.split("=", 1) for word in words if "=" in word)
-    return found | {"SLURM_EXPORT_ENV": export, "SLURM_GET_USER_ENV": "1"}
+    return found | slurms | {"SLURM_GET_USER_ENV": "1"}
 
 
 def of_srun(environ: Mapping[str, str], export: str | None) -> dict[str, str]:

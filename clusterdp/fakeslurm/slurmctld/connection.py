@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections import deque
 
@@ -28,6 +29,7 @@ class Connection:
         self.environ: dict[str, str] = {}
         self.cwd, self.umask, self.pid, self.token = "/", 0o022, 0, ""
         self.terminal = False  # whether the command's stdin is a terminal
+        self.dropped: re.Pattern[str] | None = None  # texts that the command does not print
 
     async def _frame(self) -> tuple[str, bytes]:
         while not self._queue:
@@ -79,6 +81,8 @@ class Connection:
         self._add_text("e", text + "\n")
 
     def _add_text(self, kind: str, text: str) -> None:
+        if self.dropped and self.dropped.match(text):
+            return
         if kind != self._kind:
             self._frame_text()
             self._kind = kind

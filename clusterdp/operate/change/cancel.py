@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.queue.moved_folder import refuse_copy
-from clusterdp.operate.queue.run_status import ask_squeue, live_jobs
+from clusterdp.operate.queue.run_status import ask_squeue, live_jobs, without_others
 from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.rundir import RunDir, mark_cancelled, mark_told
@@ -29,19 +29,19 @@ def cancel(run: RunDir) -> str:
     over = history.state.over and not history.cancelled
     # A user or an administrator may have requeued the job of a failed run: the run is over only if squeue has no live
     # job.
-    if over and (history.state is RunState.DONE or not _live(history, history.state.over)):
+    if over and (history.state is RunState.DONE or not _live(history, history.state.over)[0]):
         return f"{path}: is over already ({history.state.value}); nothing to cancel."
     mark_cancelled(run, history.job)
-    told, silent = _cancel_jobs(run, history.state.over)
+    told, silent, others = _cancel_jobs(run, history.state.over)
     if silent:
         done = f"told Slurm to cancel job {', '.join(told)}, though squeue did not answer; no attempt starts any more"
     elif told:
         done = f"cancelled job {', '.join(told)}; no attempt starts any more"
     elif history.cancelled:
-        return f"{path}: was cancelled already, and none of its jobs is alive."
+        return f"{path}: was cancelled already, and none of its jobs is alive{others}."
     else:
         done = "marked as cancelled; none of its jobs was alive"
-    return f"{path}: {done}. `clusterdp resume {path}` goes on with it."
+    return f"{path}: {done}{others}. `clusterdp resume {path}` goes on with it."
 
 
 def may_still_run(path: str, jobs: list[str]) -> str:
@@ -49,17 +49,18 @@ def may_still_run(path: str, jobs: list[str]) -> str:
     return f"Job {some_of(jobs)} may still run: `clusterdp cancel {path}` again, or `scancel {' '.join(jobs[:8])}`."
 
 
-def _cancel_jobs(run: RunDir, was_over: bool) -> tuple[list[str], str]:
-    """Returns the jobs for which scancel was called, and squeue's error, which is empty if squeue answered."""
+def _cancel_jobs(run: RunDir, was_over: bool) -> tuple[list[str], str, str]:
+    """Returns the jobs for which scancel was called, squeue's error, which is empty if squeue answered, and a message
+    about jobs of others."""
     from clusterdp.slurm import commands
 
     told: list[str] = []
-    silent = ""
+    silent = others = ""
     # A second round: during the first, a batch program that has not seen the mark may have submitted a new job.
     for _ in range(2):
         history = read_history(run)
         try:
-            live = _live(history, was_over)
+            live, others = _live(history, was_over)
         except SlurmError as error:
             live, silent = _unended(history), str(error)
             if history.unread or not live:
@@ -75,7 +76,7 @@ def _cancel_jobs(run: RunDir, was_over: bool) -> tuple[list[str], str]:
             break
     for job in dict.fromkeys([*told, *([history.job] if history.job else [])]):
         mark_told(run, job)
-    return told, silent
+    return told, silent, others
 
 
 def _unended(history: RunHistory) -> list[str]:
@@ -85,14 +86,15 @@ def _unended(history: RunHistory) -> list[str]:
     return [job for job in history.jobs if job == history.job or job not in began]
 
 
-def _live(history: RunHistory, was_over: bool) -> list[str]:
-    """Returns the run's live jobs. Raises SlurmError if squeue does not answer, RunError if no squeue knows the
-    cluster."""
+def _live(history: RunHistory, was_over: bool) -> tuple[list[str], str]:
+    """Returns the run's live jobs, and a message about jobs of others. Raises SlurmError if squeue does not answer,
+    RunError if no squeue knows the cluster."""
     rows = ask_squeue(history)
     if rows is not None:
-        return live_jobs(rows)
+        ours, others = without_others(history, rows)
+        return live_jobs(ours), others
     if was_over:
-        return []
+        return [], ""
     marked = f" {MARKED}" if history.cancelled else ""
     raise RunError(
         f"{shown_path(history.run.path)}: there is no squeue here that knows its cluster "

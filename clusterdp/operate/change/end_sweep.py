@@ -12,7 +12,7 @@ from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.change.cancel import may_still_run
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.queue.moved_folder import refuse_copy
-from clusterdp.operate.queue.run_status import WAITS, alive
+from clusterdp.operate.queue.run_status import WAITS, alive, without_others
 from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, ask_for_all, listed, read_sweep
 from clusterdp.rundir import SweepDir, mark_cancelled, mark_stopped, mark_told
 from clusterdp.slurm import commands
@@ -33,10 +33,11 @@ def cancel_sweep(folder: SweepDir) -> str:
         mark_cancelled(each.history.run, each.history.job, durably=False)
     told: list[str] = []
     # A second round: during the first, a batch program that has not seen its mark may have submitted a new job.
-    silent = ""
+    silent = others = ""
     for _ in range(2):
         try:
-            live = _live(status, going)
+            rows, others = _live(status, going)
+            live = list(rows)
         except SlurmError:  # scancel is still called, and only its error is raised
             live, silent = _recorded(status, going), " Squeue did not answer, so Slurm was told of all that may live."
         new = [job for job in live if job not in told]
@@ -49,7 +50,7 @@ def cancel_sweep(folder: SweepDir) -> str:
             mark_told(each.history.run, each.history.job)
     if not going:
         return f"{path}: every element is over already; nothing to cancel."
-    return f"{path}: cancelled {counted(len(going), 'element')}; no attempt of them starts any more.{silent}"
+    return f"{path}: cancelled {counted(len(going), 'element')}; no attempt of them starts any more{others}.{silent}"
 
 
 def _scancel(arrays: list[str], path: str) -> None:
@@ -67,8 +68,7 @@ def stop_sweep(folder: SweepDir) -> str:
         return f"{path}: every element is over already; nothing to stop."
     for each in going:
         mark_stopped(each.history.run, each.history.job, durably=False)
-    rows = _rows(status, going)
-    own = {job: row for each in going for job in each.history.jobs if (row := rows.get(job)) and alive(row)}
+    own, others = _live(status, going)
     waiting = [job for job, row in own.items() if row.state in WAITS]
     running = [job for job in own if job not in waiting]
     if waiting:
@@ -76,7 +76,7 @@ def stop_sweep(folder: SweepDir) -> str:
     if running and not going[0].history.entry:
         commands.terminate_steps(*running)
     how = "save and end" if going[0].history.entry else "got TERM, and end when their programs do"
-    return f"{path}: {counted(len(waiting), 'element')} left the queue; {len(running)} that run {how}."
+    return f"{path}: {counted(len(waiting), 'element')} left the queue; {len(running)} that run {how}{others}."
 
 
 def check_sweep_over(folder: SweepDir) -> None:
@@ -118,9 +118,11 @@ def _rows(status: SweepStatus, going: Sequence[ElementStatus]) -> dict[str, comm
     return rows
 
 
-def _live(status: SweepStatus, going: Sequence[ElementStatus]) -> list[str]:
+def _live(status: SweepStatus, going: Sequence[ElementStatus]) -> tuple[dict[str, commands.SqueueRow], str]:
+    """Returns the rows of the live jobs, and a message about jobs of others that have their numbers."""
     rows = _rows(status, going)
-    return [job for job in _recorded(status, going) if job in rows and alive(rows[job])]
+    own = {job: rows[job] for job in _recorded(status, going) if job in rows and alive(rows[job])}
+    return without_others(going[0].history, own) if going else ({}, "")
 
 
 def _recorded(status: SweepStatus, going: Sequence[ElementStatus]) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from clusterdp.errors import RunError
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.queue.moved_folder import refuse_copy
-from clusterdp.operate.queue.run_status import WAITS, alive, ask_squeue
+from clusterdp.operate.queue.run_status import WAITS, alive, ask_squeue, without_others
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.rundir import RunDir, mark_stopped
 from clusterdp.slurm import commands
@@ -35,7 +35,7 @@ def stop(run: RunDir) -> str:
             f"{path}: there is no squeue here that knows its cluster ({history.cluster or 'unknown'}), so its program "
             "was not told. It is not requeued when it ends. Run this where the job was submitted."
         )
-    rows = rows or {}
+    rows, others = without_others(history, rows or {})
     waiting = [job for job, row in rows.items() if row.state in WAITS]
     running = [job for job, row in rows.items() if alive(row) and job not in waiting]
     for job in waiting:  # a waiting job has nothing to save
@@ -46,7 +46,7 @@ def stop(run: RunDir) -> str:
     done = [f"job {job} has left the queue" for job in waiting]
     how = "saves at one of its next steps and ends" if history.entry else "got TERM, and ends when its program does"
     done += [f"job {job} {how}" for job in running]
-    words = "; ".join(done) or "marked; a job that runs stops, and no attempt starts any more"
+    words = ("; ".join(done) or "marked; a job that runs stops, and no attempt starts any more") + others
     after = (
         "The program, started again, goes on with it"
         if history.is_local

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp.errors import SlurmError
@@ -14,6 +16,8 @@ from clusterdp.operate.queue.run_cluster import is_gone, is_here
 from clusterdp.operate.record.ending import ended_as
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.operate.record.run_state import RunState
+from clusterdp.rundir import RunDir, sweep_of
+from clusterdp.wording import some_of
 
 if TYPE_CHECKING:
     from clusterdp.slurm.commands import SqueueRow
@@ -123,6 +127,27 @@ def alive(row: SqueueRow) -> bool:
         return not JobState.parse(row.state).final
     except ValueError:
         return True
+
+
+def without_others(history: RunHistory, rows: Mapping[str, SqueueRow]) -> tuple[dict[str, SqueueRow], str]:
+    """Returns the rows of the run's own jobs, and a message about the others: Slurm gives a number again after
+    MaxJobId, or after it was set up anew. Called before a job is ended. A job that a site's sbatch has sent from a copy
+    of the script has the run's name."""
+    paths = {history.run.path, Path(history.folder or history.run.path)}
+    sweep = sweep_of(history.run)
+    homes = {f"{os.path.realpath(path)}/" for path in [*paths, *([sweep.path] if sweep else [])]}
+
+    def is_others(row: SqueueRow) -> bool:
+        is_path = os.path.isabs(row.script)  # else the job has a script without a path, or none
+        if not row.name or (is_path and os.path.realpath(row.script).startswith(tuple(homes))):
+            return False
+        return row.name != history.name or (is_path and RunDir(Path(row.script).parent).config.exists())
+
+    others = [
+        f"job {job} is now {row.name} ({row.script})" for job, row in rows.items() if is_others(row) and alive(row)
+    ]
+    said = f"; {some_of(others)}, which is left alone" if others else ""
+    return {job: row for job, row in rows.items() if not is_others(row)}, said
 
 
 def live_jobs(rows: Mapping[str, SqueueRow]) -> list[str]:

@@ -64,6 +64,11 @@ class RunHistory:
         return self.cancelled and _untold(self.events, self.job)
 
     @property
+    def stopped_by_user(self) -> bool:
+        """Whether `clusterdp stop` or job.stop() has ended the run, also in the pause after a failed attempt."""
+        return self.asked_to_stop or (self.last is not None and self.last.stopped_by_user)
+
+    @property
     def closed(self) -> bool:
         """Whether the run is over, and the batch script has written its last record, too."""
         return self.state.over and (self.last is None or self.last.closed or self.is_local)

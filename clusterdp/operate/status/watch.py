@@ -232,8 +232,7 @@ def summary(
     history: RunHistory, status: RunStatus, colour: Colour, now: float | None = None, columns: int = ENDLESS
 ) -> list[str]:
     now = time.time() if now is None else now
-    wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
-    failure = recorded_failure(history) if status.state in NOT_DONE and not wanted else None
+    failure = recorded_failure(history) if status.state in NOT_DONE else None
     lines = [_headline(history, status, failure, colour, now)]
     if len(history.attempts) > 1:
         head, *rows = attempts_table(history.attempts[-10:], status, now, columns)

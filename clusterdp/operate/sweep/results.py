@@ -132,8 +132,7 @@ def reason_of(each: ElementStatus) -> str:
     """Returns the reason of an element's state. If the element failed, the first failure of its ranks is added. Empty
     if the reason is unknown."""
     history, status = each.history, each.status
-    wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
-    failed = status.state in NOT_DONE and not wanted
+    failed = status.state in NOT_DONE and not history.stopped_by_user
     cause = failure_words.cause_line(find_failure(history)) if failed else ""
     return "; ".join(filter(None, [status.why, cause]))
 

@@ -152,6 +152,8 @@ def find_failure(history: RunHistory) -> FirstFailure:
 def recorded_failure(history: RunHistory) -> FirstFailure | None:
     """Returns the failure; None if the records show that Slurm, the user or a node caused the end, not a rank."""
     last = _last_that_failed(history)
+    if history.stopped_by_user:
+        return None
     if last is not None and last.cause in BLAMELESS and _ran(history.run, last):
         return None
     return find_failure(history)

@@ -142,8 +142,7 @@ def explanation(history: RunHistory, status: RunStatus, now: float) -> Explanati
         return _of_a_wait(history, status, now)
     if status.state is RunState.RUNNING:
         return Explanation(history, status, _of_running(history, status, now) + not_repeated(history.attempts))
-    wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
-    if status.state in NOT_DONE and not wanted:
+    if status.state in NOT_DONE:
         failure = recorded_failure(history)
         facts = _of_an_end(history, status, now, failure)
         facts += failure_words.facts(history, failure) if failure else []

@@ -10,6 +10,7 @@ import pytest
 
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.change.cancel import cancel
+from clusterdp.operate.change.stop import stop
 from clusterdp.operate.output.formatting import Colour
 from clusterdp.operate.queue.run_status import current_status
 from clusterdp.operate.record.run_history import read_history
@@ -143,3 +144,31 @@ def test_cancel_refuses_a_run_of_another_cluster(elsewhere: Path, queue: FakeQue
     with pytest.raises(RunError, match="no squeue here that knows its cluster"):
         cancel(builder.run)
     assert queue.asked == []
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "is_ours"),
+    [
+        ("{run}/job.sbatch", "renamed", True),
+        ("{link}/job.sbatch", "renamed", True),
+        ("/tmp/copy.sh", "digits", True),  # a site's sbatch has sent a copy
+        ("(null)", "digits", True),
+        ("(null)", "wrap", False),
+        ("bash", "interactive", False),
+        ("/home/me/other.sh", "other", False),
+        ("{run}-2/job.sbatch", "digits", False),  # another run of the same name
+    ],
+)
+def test_cancel_and_stop_leave_a_job_of_others_alone(
+    builder: RunBuilder, queue: FakeQueue, tmp_path: Path, script: str, name: str, is_ours: bool
+) -> None:
+    """Its number was given again, or Slurm was set up anew."""
+    builder.submitted(entry="").attempt()
+    RunBuilder(Path(f"{builder.run.path}-2"))
+    (tmp_path / "link").symlink_to(builder.run.path)
+    script = script.format(run=builder.run.path, link=tmp_path / "link")
+    queue.answers(f"7|RUNNING|None|n1\t{script}\t{name}")
+    said = [stop(builder.run), cancel(builder.run)]
+    asked = [line for line in queue.asked if line.startswith("scancel")]
+    assert asked == (["scancel --signal=TERM 7", "scancel 7"] if is_ours else [])
+    assert [f"; job 7 is now {name} ({script}), which is left alone. " in line for line in said] == [not is_ours] * 2

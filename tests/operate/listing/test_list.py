@@ -117,7 +117,7 @@ def test_list_asks_squeue_once_and_shows_the_states_of_clusterdp_status(elsewher
     done(elsewhere / "runs/e", "14")
     queue.answers("10|RUNNING|None|n1", "11|PENDING|Priority|", "12|NODE_FAIL|None|n1")
     found = {run["run"]: run for run in data()}
-    assert queue.asked == ["squeue --states=all --jobs=10,11,12,13 --format=%i|%T|%r|%N"]
+    assert queue.asked == ["squeue --states=all --jobs=10,11,12,13 --format=%i|%T|%r|%N\t%o\t%j"]
     for run in runs:
         history = read_history(run)
         now = json.loads(json.dumps(summary_of(history, current_status(history), time.time())))

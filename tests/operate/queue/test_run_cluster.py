@@ -179,4 +179,4 @@ def test_slurm_is_not_asked_about_a_job_of_another_cluster(builder: RunBuilder, 
     builder.submitted("8", cluster="")
     put_on_path(builder.run)
     current_status(read_history(builder.run))
-    assert queue.asked == ["squeue --states=all --jobs=8 --format=%i|%T|%r|%N"]
+    assert queue.asked == ["squeue --states=all --jobs=8 --format=%i|%T|%r|%N\t%o\t%j"]

@@ -140,3 +140,19 @@ def test_status_imports_no_heavy_module(elsewhere: Path, tmp_path: Path) -> None
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(root)}
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["in-a-pause", "in-the-queue"])
+def test_status_of_a_stopped_run_has_no_error_of_an_earlier_attempt(builder: RunBuilder, begins: bool) -> None:
+    failed = builder.submitted().attempt("7.0").trained(1, 20).exited(1)
+    failed.printed("ValueError: older\n")
+    builder.batch_log("srun: error: n1: task 0: Exited with exit code 1\n")
+    if begins:
+        failed.restarted("crash")
+        builder.attempt("7.0.1").failed("stopped", reason="user")
+    else:
+        failed.requeued("crash")
+    builder.run.stop.write_text("")
+    shown = status(builder.run, builder.now)
+    assert shown.startswith("digits  stopped (")
+    assert "\nwhy " not in shown

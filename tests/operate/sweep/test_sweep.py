@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,15 @@ def test_cancel_sweep_marks_every_element_before_a_single_scancel(built: SweepBu
     assert {each.status.state for each in read_sweep(built.sweep).elements[2:]} == {RunState.CANCELLED}
 
 
+@pytest.mark.parametrize("verb", [cancel_sweep, stop_sweep])
+def test_array_of_others_with_a_sweeps_number_is_left_alone(
+    built: SweepBuilder, queue: FakeQueue, verb: Callable[[SweepDir], str]
+) -> None:
+    queue.answers("7_2|RUNNING|None|n1\t/home/me/a.sh\tother", f"7_3|PENDING|x|\t{built.sweep.path}/job.sbatch\tmine")
+    assert "; job 7_2 is now other (/home/me/a.sh), which is left alone." in verb(built.sweep)
+    assert [line for line in queue.asked if "cancel" in line] == [f"scancel {'7' if verb is cancel_sweep else '7_3'}"]
+
+
 def test_cancel_of_a_sweep_element_does_not_cancel_its_neighbours(built: SweepBuilder, queue: FakeQueue) -> None:
     cancel(built.sweep.element(2))
     assert [line for line in queue.asked if "cancel" in line] == ["scancel 7_2"]
@@ -349,7 +359,7 @@ def test_sweep_top_resume_refuses_running_elements_and_resumes_the_best_ended_on
     for number in (0, 2):
         built.elements[number].run.config.write_text(config.dump(config.from_mapping(values)))
     queue.write("sbatch", "echo 9\n")
-    queue.write("squeue", HEADER + """\ncase "$*" in *%o*) ;; *) echo '7_2|RUNNING|None|n1' ;; esac\n""")
+    queue.write("squeue", HEADER + """\ncase "$*" in *%F*) ;; *) echo '7_2|RUNNING|None|n1' ;; esac\n""")
     assert main(["sweep", "runs/s", "--top", "2", "--resume", "params.epochs=5"]) == 4
     assert "job 7_2 is RUNNING" in capsys.readouterr().err
     assert not [line for line in queue.asked if line.startswith("sbatch")]
