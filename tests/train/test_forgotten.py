@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import sys
@@ -31,7 +32,7 @@ class Record:
         self.step = 0
 
     def event(self, _: str, what: str) -> None:
-        self.names.append(what.partition(" is used")[0].partition(" (")[0])
+        self.names.append(what.partition(" is used")[0].partition(" (")[0].partition(" with each")[0])
 
 
 def names(
@@ -162,6 +163,36 @@ def test_generator_seeded_in_each_step_is_not_named() -> None:
 def test_many_generators_print_few_lines() -> None:
     many = [random.Random(number) for number in range(40)]
     assert len(names({}, lambda: [each.random() for each in many], many=many)) == MOST_LINES
+
+
+@pytest.mark.parametrize("what", ["state_dict", "loaded", "weights"])
+def test_tensors_shared_with_model_or_optimizer_are_named(what: str) -> None:
+    best: dict[str, Any] = {}
+    state = {"net": here.model, "optimizer": here.optimizer, "scheduler": here.scheduler, "best": best}
+
+    def use() -> None:
+        here.step()
+        if not best:
+            best["kept"] = (here.model if what == "weights" else here.optimizer).state_dict()
+            if what == "loaded":
+                best["kept"] = copy.deepcopy(best["kept"])
+                here.optimizer.load_state_dict(best["kept"])
+
+    assert names(state, use) == [
+        "best/kept in the state of the loop has tensors of a model or an optimizer, which change"
+    ]
+
+
+def test_copies_and_tensors_shared_from_the_begin_are_not_named() -> None:
+    best = {"first": here.model.weight}
+    state = {"net": here.model, "optimizer": here.optimizer, "scheduler": here.scheduler, "best": best}
+
+    def use() -> None:
+        here.step()
+        best["copy"] = copy.deepcopy(here.optimizer.state_dict())
+        here.optimizer.load_state_dict(copy.deepcopy(best["copy"]))
+
+    assert names(state, use) == []
 
 
 class Both:

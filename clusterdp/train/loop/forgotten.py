@@ -23,12 +23,14 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from clusterdp.checkpoint.state.as_built import parameters_of
 from clusterdp.checkpoint.state.generators import is_a, is_generator, living, module_of, parts, reached, states_of
 from clusterdp.train.loop.loop_body import is_ours, variables_of
+from clusterdp.train.loop.plain_values import address
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 from clusterdp.wording import some_of
@@ -68,11 +70,20 @@ class Forgotten:
         self._optimizers = weakref.WeakSet(thing for thing in found if is_a(thing, Optimizer))
         self._told: set[int] = set()
         self._lines = 0
+        self._shared = {id(tensor) for _, tensor in _shared(state)}  # as each attempt builds it again
         _listen()
         _stepped.clear()  # only the loop at work looks
 
     def look(self, record: AttemptRecord) -> None:
         """Prints, once, what a save leaves out. On rank 0."""
+        if names := sorted({name for name, tensor in _shared(self._state) if id(tensor) not in self._shared}):
+            self._shared |= {id(tensor) for _, tensor in _shared(self._state)}
+            self._say(
+                record,
+                f"{some_of(names, 4)} in the state of the loop has tensors of a model or an optimizer, which change "
+                "with each step: a resume makes copies of them, which do not. Copy them: "
+                "copy.deepcopy(model.state_dict()), optimizer.load_state_dict(copy.deepcopy(best)).",
+            )
         moved = [thing for ref, count in self._schedulers if (thing := ref()) is not None and _count(thing) != count]
         stepped = list(_stepped)
         used = [each for each in stepped if each.state and each in self._optimizers]  # plain SGD has nothing to lose
@@ -92,9 +103,12 @@ class Forgotten:
                     f"{self._named(thing)} is used, but is not in the state of the loop: a resume begins it anew. "
                     f"{remedy}"
                 )
-                say(f"clusterdp: {what}", error=True)
-                record.event("forgotten", what=what)
+                self._say(record, what)
             self._told.add(id(thing))
+
+    def _say(self, record: AttemptRecord, what: str) -> None:
+        say(f"clusterdp: {what}", error=True)
+        record.event("forgotten", what=what)
 
     def _read_on(self, step: int) -> list[Any]:
         """Returns the iterators of other DataLoaders that were read on since a look at an earlier step: one of an
@@ -113,6 +127,28 @@ class Forgotten:
             return f"a second DataLoader, of a {type(thing._dataset).__name__},"
         name = next((each.name for each in self._generators if each.generator is thing), "")
         return name or _named(thing, self._state)
+
+
+def _shared(state: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    """Returns the tensors in the dicts of a state that are those of its modules and optimizers too, by name and key."""
+    own = set[int]()
+    for thing in state.values():
+        if is_a(thing, torch.nn.Module):
+            own |= {address(tensor) for tensor in (*thing.parameters(), *thing.buffers()) if _is_plain(tensor)}
+        elif is_a(thing, Optimizer):
+            own |= {address(tensor) for tensor in tree_leaves([*thing.state.values()]) if _is_plain(tensor)}
+    parts = [
+        (f"{name}/{key}", part) for name, held in state.items() if type(held) is dict for key, part in held.items()
+    ]
+    return [
+        (name, leaf) for name, part in parts for leaf in tree_leaves(part) if _is_plain(leaf) and address(leaf) in own
+    ]
+
+
+def _is_plain(tensor: Any) -> bool:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+        return False
+    return bool(tensor.numel() and tensor.device.type != "meta")
 
 
 def _read(iterators: list[Any]) -> weakref.WeakKeyDictionary[Any, int]:
