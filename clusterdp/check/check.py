@@ -17,7 +17,7 @@ from clusterdp.check.finding import LEVELS, Finding, place_of
 from clusterdp.check.program import ProgramText, read_program, read_python_file, read_script
 from clusterdp.check.program.command_words import module_file
 from clusterdp.check.program.sources import OURS
-from clusterdp.check.subject import Subject, last_run
+from clusterdp.check.subject import Subject, last_run, memory_findings
 from clusterdp.check.surroundings.ignored_files import ignored_findings
 from clusterdp.check.surroundings.probe import environment_findings, host_python_findings, launch_findings
 from clusterdp.check.surroundings.storage_room import room_findings, sharing_findings
@@ -223,6 +223,7 @@ def _in_order(found: Sequence[Finding], sources: Mapping[str, str]) -> list[Find
 
 def misread_findings(subject: Subject) -> Iterator[Finding]:
     yield from _of_time(subject)
+    yield from memory_findings(subject)
     yield from _of_gpus(subject)
     yield from _of_directives(subject)
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterdp.check.finding import Finding
 from clusterdp.config import Config
 from clusterdp.errors import ClusterdpError
 from clusterdp.operate.find.run_index import noted_runs
@@ -23,6 +24,7 @@ from clusterdp.wording import counted
 if TYPE_CHECKING:  # `submit` itself does not read the program
     from clusterdp.check.program import CodePlace, ProgramText
 
+LEAST_MB = 1024  # of memory: less than a training takes, and as a number without a unit probably meant as gigabytes
 MOST_NOTED, MOST = 2000, 20  # runs whose names are compared, and runs whose folders are read
 
 
@@ -121,6 +123,16 @@ class Subject:
     def memory_of_unit_mb(self) -> float:
         """The requested memory in MB for the unit that the config uses: a node, a CPU or a GPU."""
         return self._memory[3]
+
+
+def memory_findings(subject: Subject) -> Iterator[Finding]:
+    """Yields a finding for a small number without a unit, such as `mem: 64`."""
+    key, said = subject.memory_key, f"{subject.memory_of_unit_mb:.0f}"
+    given = subject.config.resources.mem or subject.config.resources.extra.get(key.removeprefix("resources.extra."), "")
+    if str(given) == said != "0" and subject.memory_mb < LEAST_MB:
+        why = "a process that loads torch takes more, and is ended as out of memory"
+        remedy = f"Write {said}G for gigabytes, or {said}M."
+        yield Finding("warning", key, f"{said} is {said} MB: Slurm counts megabytes", why, remedy)
 
 
 @dataclass(frozen=True)

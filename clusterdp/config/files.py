@@ -7,8 +7,10 @@ of dataclasses, before OmegaConf reads them, because OmegaConf's own errors have
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import itertools
+import numbers
 import os
 import re
 import typing
@@ -165,7 +167,7 @@ def read_mapping(values: Mapping[str, Any], schema: type, place: str = "Python")
     """Returns the layer of a dictionary. `place` names the source of the dictionary, for messages."""
     if "defaults" in values:
         raise ConfigError("defaults: only a file can have them. Read a file, or merge the dictionaries.")
-    node = _compose(yaml.safe_dump(_plain(values)), "config") or yaml.MappingNode("tag:yaml.org,2002:map", [])
+    node = _compose(yaml.safe_dump(_plain(values, place)), "config") or yaml.MappingNode("tag:yaml.org,2002:map", [])
     layer = Layer()
     layer.values = _mapping(node, schema, (), lambda n: place, layer.sources)
     return layer
@@ -204,12 +206,19 @@ def check_key(key: str, value: Any, schema: type, place: str) -> None:
 _hints_of = functools.cache(typing.get_type_hints)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, place: str, key: str = "") -> Any:
+    """Returns a value of Python as YAML has it. Raises ConfigError for others: yaml itself makes a mapping of a set."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {name: _plain(item, place, f"{key}.{name}".lstrip(".")) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+        return [_plain(item, place, f"{key}[{number}]") for number, item in enumerate(value)]
+    if value is None or type(value) in (bool, int, float, str, bytes) or isinstance(value, datetime.date):
+        return value
+    if isinstance(value, numbers.Real):  # numpy's
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    if isinstance(value, Path):
+        return str(value)
+    raise ConfigError(f"{place}: {key}: is a {type(value).__name__}. Write text, a number, a list or a mapping.")
 
 
 def above(key: str) -> set[str]:

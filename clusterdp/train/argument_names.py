@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import FunctionType
-from typing import Any, TypeVar
-
-import torch
-from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.utils.data import DataLoader
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterdp.errors import ConfigError
 from clusterdp.wording import did_you_mean
 
-LOADER = [*inspect.signature(DataLoader).parameters][2:]  # DataLoader's arguments except data set and batch size
-LOADER += ["seed_samples"]
+if TYPE_CHECKING:  # launch() and StopSignal check their arguments in processes that have not imported torch
+    import torch
+
 # The advice -> the argument names for which the error gives this advice.
 INSTEAD = {
     "Write fit(train, val)": "validation_data validation val_data valid_data eval_data val_dataset eval_dataset "
@@ -186,9 +185,49 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "str": (lambda value: isinstance(value, str), "a text"),
     "Mapping": (lambda value: isinstance(value, Mapping), "names and objects, such as {'model': model}"),
     "Callable": (lambda value: callable(value) and not isinstance(value, type), "a function"),
-    "Module": (lambda value: isinstance(value, torch.nn.Module), "a torch.nn.Module"),
+    "Path": (lambda value: isinstance(value, os.PathLike), "a path"),
+    "device": (lambda value: bool(sys.modules["torch"].device(value)), "a device, such as 'cpu' or job.device"),
+    "Optimizer": (
+        lambda value: hasattr(value, "param_groups") and not isinstance(value, type),
+        "an object, such as torch.optim.Adam(model.parameters())",
+    ),
+    "Sampler": (
+        lambda value: hasattr(value, "__iter__") and not isinstance(value, type),
+        "an object, such as torch.utils.data.RandomSampler(data)",
+    ),
+    "Sized": (lambda value: hasattr(value, "__len__") and not isinstance(value, type), "data with a length"),
+    "Collection": (lambda value: hasattr(value, "__len__") and not isinstance(value, type | str), "a list or a loader"),
+    "type": (lambda value: isinstance(value, type), "a class"),
+    "Value": (lambda value: isinstance(value, int | float) or hasattr(value, "ndim"), "a number or a tensor"),
 }
-RIGHT = {"loss": "a function of (outputs, targets), such as torch.nn.MSELoss()"}  # instead of "a function"
+KINDS["PathLike"] = KINDS["Path"]
+NAMED = {  # a class, also another library's child of it -> what to pass
+    "Module": "a torch.nn.Module",
+    "Sequential": "a torch.nn.Sequential",
+    "Tensor": "a tensor",
+    "ProcessGroup": "a process group, such as job.group.control",
+    "Rendezvous": "a Rendezvous, such as Rendezvous.find()",
+    "Group": "a Group, such as job.group",
+    "JobHandle": "the job of main(job)",
+    "StopSignal": "a StopSignal",
+    "History": "a History, such as that of fit()",
+    "Loop": "a loop",
+    "Amp": "an Amp, such as job.amp",
+    "NanGuard": "a NanGuard, such as job.nan_guard(model)",
+    "list": "a list",
+}
+KINDS |= {name: (lambda value, name=name: _is_a(value, name), text) for name, text in NAMED.items()}  # type: ignore[misc]
+RIGHT = {  # instead of the name of the kind
+    ("loss", "Callable"): "a function of (outputs, targets), such as torch.nn.MSELoss()",
+    ("function", "Callable"): "a function of (job), as in launch(main, ranks=2)",
+    ("forget", "Collection"): "a list of names, such as ['best']",
+    ("files", "str"): "a pattern, such as 'data/*.tar', or a list of files",
+    ("level", "str"): "a level, such as 'O1' or 'bf16'",
+    ("amp", "str"): "a level, such as 'O1' or 'bf16', or an Amp",
+    ("devices", "Mapping"): "names and devices, such as {'layers.0': 'cuda:0'}",
+}
+# The kinds of which a value's type is not enough -> the types of which it is.
+SURE: dict[str, Any] = {"int": (int,), "float": (float, int), "bool": (bool,), "device": ()}
 Function = TypeVar("Function", bound=Callable[..., Any])
 Class = TypeVar("Class", bound=type)
 METHOD = {word: remedy for remedy, words in METHODS.items() for word in words.split()}
@@ -203,20 +242,27 @@ def checked(function: Function, beside: Mapping[str, Any] = {}) -> Function:
     not fit its annotation, raises ConfigError. beside: other functions, one of which may have a wrong name."""
     signature, name = inspect.signature(function), _name(function)
     kinds = {each.name: _kinds(each) for each in signature.parameters.values()}
-    checks = any(kinds.values())
+    checks, known = any(kinds.values()), set[tuple[Any, ...]]()
 
     @functools.wraps(function)
     def call(*given: Any, **named: Any) -> Any:
         try:
-            if not checks:
-                return function(*given, **named)  # of each step, without the microseconds of a check
-            bound = signature.bind(*given, **named)
-            for word, value in bound.arguments.items():
-                kind = next((kind for kind in kinds[word] if _fits(value, kind)), None)
-                if kinds[word] and kind is None:
-                    raise _wrong(word, value, RIGHT.get(word) or " or ".join(KINDS[each][1] for each in kinds[word]))
-                if kind in ("int", "float") and not isinstance(value, int | float):  # of numpy or torch
-                    bound.arguments[word] = value.item()
+            form = (*map(type, given), *named, *map(type, named.values()))
+            if not checks or form in known:  # of each step, without the 20 microseconds of a check
+                return function(*given, **named)
+            bound, is_sure = signature.bind(*given, **named), True
+            for argument, values in bound.arguments.items():
+                for word, value in _each(signature.parameters[argument], values) if (of := kinds[argument]) else ():
+                    kind = next((kind for kind in of if _fits(value, kind)), None)
+                    if kind is None:
+                        right = RIGHT.get((word, of[0])) or " or ".join(KINDS[each][1] for each in of)
+                        raise _wrong(word, value, right)
+                    if not isinstance(value, SURE.get(kind, object)):
+                        is_sure = False
+                        if values is value and kind in ("int", "float"):
+                            bound.arguments[word] = SURE[kind][0](value)  # 2.0, or a number of numpy or torch
+            if is_sure:
+                known.add(form)
             return function(*bound.args, **bound.kwargs)
         except TypeError as error:
             if (wrong := _misfit(name, signature, given, named, beside)) is None:
@@ -231,6 +277,8 @@ def checked_class(cls: Class) -> Class:
     public = {name: method for name, method in vars(cls).items() if isinstance(method, FunctionType) and name[0] != "_"}
     for name, method in [("__init__", cls.__init__), *public.items()]:  # type: ignore[misc]
         setattr(cls, name, checked(method, public))
+    for name in [name for name, method in vars(cls).items() if isinstance(method, classmethod) and name[0] != "_"]:
+        setattr(cls, name, classmethod(checked(vars(cls)[name].__func__)))
     return cls
 
 
@@ -243,7 +291,21 @@ def _kinds(parameter: inspect.Parameter) -> list[str]:
     """Returns the parts of an annotation such as `int | None`; none if not all of them are checked."""
     parts = re.split(r" \| (?![^[]*\])", str(parameter.annotation))
     kinds = [part.partition("[")[0].rpartition(".")[2] for part in parts]
-    return kinds if all(kind in KINDS for kind in kinds) and parameter.kind is not parameter.VAR_KEYWORD else []
+    if "device" in kinds:  # not each text is the name of one
+        kinds = [kind for kind in kinds if kind != "str"]
+    return kinds if all(kind in KINDS for kind in kinds) else []
+
+
+def _each(parameter: inspect.Parameter, given: Any) -> Iterable[tuple[str, Any]]:
+    """Returns what was passed for a parameter, with the names: *units and **options take several values."""
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return [(parameter.name, value) for value in given]
+    return given.items() if parameter.kind is parameter.VAR_KEYWORD else [(parameter.name, given)]
+
+
+def _is_a(value: Any, name: str) -> bool:
+    """isinstance() by the name of the class, which need not be imported."""
+    return any(kind.__name__ == name for kind in type(value).__mro__)
 
 
 def _fits(value: Any, kind: str) -> bool:
@@ -262,14 +324,21 @@ def _misfit(
         return None
     except TypeError as error:
         problem = str(error)
-    takes = [each for each in signature.parameters.values() if each.name != "self"]
+    takes = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
     known = [each.name for each in takes]
     for word in named.keys() - {*known}:
         ours = [each for each in re.findall(r"(\w+)=", MEANT.get(word, "")) if each in known and name != "Trainer"]
         remedy = f"Write {ours[0]}=...." if ours else _remedy(word, known, beside)
         return ConfigError(f"{name}: {word!r} is not an argument here. {remedy}")
-    needed = [p.name for p in takes if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    return ConfigError(f"{name}: {problem}. Write {name}({', '.join(needed) or 'name=value'}), and all else by name.")
+    needed = [each for each in takes if each.default is each.empty]
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    words = [
+        f"{each.name}=..." if each.kind is each.KEYWORD_ONLY else each.name
+        for each in needed
+        if each.kind not in several
+    ]
+    right = ", ".join(words) or "name=value" * bool(needed)
+    return ConfigError(f"{name}: {problem}. Write {name}({right}){', and all else by name' * bool(takes)}.")
 
 
 def can_take(function: Any, *given: str) -> bool:
@@ -329,16 +398,14 @@ def arguments_of(function: Any) -> list[str]:
     return [p.name for p in inspect.signature(function).parameters.values() if p.kind in named and p.name != "self"]
 
 
-def check_parts(optimizer: Any, scheduler: Any, forward: Any, step: Any) -> None:
+def check_parts(scheduler: Any, forward: Any, step: Any) -> None:
     """Raises ConfigError for a name or a class in place of an object."""
-    if optimizer is not None and (isinstance(optimizer, type) or not hasattr(optimizer, "param_groups")):
-        raise _wrong("optimizer", optimizer, "an object, such as torch.optim.Adam(model.parameters())")
     check_takes("forward", forward, "trainer", "batch")
     check_takes("step", step, "trainer", "batch")
     steps = getattr(scheduler, "step", None)
     if scheduler is not None and (isinstance(scheduler, type) or not callable(steps)):
         raise _wrong("scheduler", scheduler, "an object of torch.optim.lr_scheduler, such as StepLR(optimizer, 30)")
-    if isinstance(scheduler, ReduceLROnPlateau):
+    if scheduler is not None and _is_a(scheduler, "ReduceLROnPlateau"):
         if scheduler.mode != "min":
             raise ConfigError(
                 "scheduler: ReduceLROnPlateau(mode='max') cannot look at the loss. Name what it looks at: "
@@ -353,7 +420,7 @@ def check_parts(optimizer: Any, scheduler: Any, forward: Any, step: Any) -> None
 
 def check_trains(model: torch.nn.Module, loss: Any, optimizer: Any) -> None:
     """Raises ConfigError if the optimizer has no parameter of the model, nor of a loss that has parameters."""
-    modules = [part for part in (model, loss) if isinstance(part, torch.nn.Module)]
+    modules = [part for part in (model, loss) if _is_a(part, "Module")]
     ours = {id(parameter) for module in modules for parameter in module.parameters()}
     theirs = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if ours and not ours & theirs:

@@ -108,6 +108,8 @@ def test_submit_dry_run_prints_errors_found_without_slurm(capsys: pytest.Capture
     assert "checkpoint.url: /dev/null is not a folder" in capsys.readouterr().err
     assert main(["submit", "cfg.yaml", "--dry-run", "launch.signal=USR2@20", "run_dir=r"]) == 0
     assert capsys.readouterr().err == ""
+    assert main(["submit", "cfg.yaml", "--dry-run", "resources.mem=64", "run_dir=r"]) == 0
+    assert "command line: resources.mem: 64 is 64 MB: Slurm counts megabytes" in capsys.readouterr().err
 
 
 def test_last_run_takes_checkpoint_size_from_the_newest_run_with_equal_name(project: Path) -> None:

@@ -205,6 +205,9 @@ CASES = [
          but={"time": "4:00:00"}),
     Case("warning", "every_s: a checkpoint every 10 min, and", {"time": "5"}, {"checkpoint": {"every_s": 600}},
          but={"checkpoint": {}}),  # who says nothing of it has a short job, and loses little
+    Case("warning", "mem: 64 is 64 MB: Slurm counts megabytes", {"mem": "64"}, but={"mem": "64M"}),
+    Case("warning", "mem-per-cpu: 4 is 4 MB: Slurm", {"extra": {"mem-per-cpu": 4}},
+         but={"extra": {"mem-per-cpu": 4000}}),
     Case("hint", "time: 24:00 is 24 min: Slurm reads MINUTES:SECONDS", {"time": "24:00"}, but={"time": "24:00:00"}),
     Case("warning", "gres: one rank on each node with 2 GPUs", {"gres": "gpu:2"}, but={"gres": "gpu:1"}),
     Case("warning", "gres: one rank on each node with 2 GPUs", {"gres": "shard:1,gpu:a100:2"},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import typing
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import yaml
 
@@ -335,3 +337,25 @@ def test_foreign_key_table_maps_unknown_keys_to_existing_keys() -> None:
 def test_config_from_standard_input_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "-"]) == 2
     assert capsys.readouterr().err == "clusterdp: -: a config is not read from the standard input. Name a YAML file.\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "kind"),
+    [
+        ({"a", "b"}, "", "set"),
+        ([1, {2}], "[1]", "set"),
+        ({"a": frozenset()}, ".a", "frozenset"),
+        (range(3), "", "range"),
+    ],
+)
+def test_python_value_without_a_form_in_yaml_is_refused(value: Any, key: str, kind: str) -> None:
+    """PyYAML writes a set as a mapping without values."""
+    with pytest.raises(ConfigError) as caught:
+        config.from_mapping({"entry": "train:main", "params": {"lr": value}})
+    assert str(caught.value) == f"Python: params.lr{key}: is a {kind}. Write text, a number, a list or a mapping."
+
+
+def test_numbers_of_numpy_are_numbers_in_a_config() -> None:
+    params = {"lr": numpy.float64(0.5), "layers": numpy.int64(3), "sizes": (numpy.int32(1), 2)}
+    read = config.from_mapping({"entry": "train:main", "params": params}).params
+    assert json.dumps(read, sort_keys=True) == '{"layers": 3, "lr": 0.5, "sizes": [1, 2]}'

@@ -12,19 +12,54 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
+import clusterdp
 from clusterdp.errors import ConfigError
-from clusterdp.train import Amp, Ema, JobHandle, Trainer, early_stopping, keep_best
+from clusterdp.train import (
+    Amp,
+    BatchSize,
+    Ema,
+    Group,
+    History,
+    JobHandle,
+    Meters,
+    ModelParallel,
+    NanGuard,
+    Prefetcher,
+    ResumableSampler,
+    SeededDataset,
+    Shards,
+    SharedFlags,
+    StopSignal,
+    Swa,
+    Tracer,
+    Trainer,
+    early_stopping,
+    even_batches,
+    find_workers,
+    gradient_sync,
+    in_parts,
+    keep_best,
+    load_predictions,
+    own_job,
+    place,
+    recompute,
+    seed_everything,
+    settle_buckets,
+    sync_batchnorm,
+    warmup_cosine,
+    windows,
+)
 from clusterdp.train.argument_names import (
     INSTEAD,
-    LOADER,
     MEANT,
     METHODS,
     NoSuchMethod,
     arguments_of,
     check_arguments,
 )
+from clusterdp.train.data.make_loader import LOADER
 from tests.train.foreign_words import LIBRARIES
 
 X, Y = torch.randn(8, 3), torch.arange(8) % 2
@@ -36,6 +71,9 @@ def trainer(job: JobHandle, **changes: Any) -> Trainer:
     net = nn.Linear(3, 2)
     parts: dict[str, Any] = {"model": net, "loss": nn.CrossEntropyLoss()}
     return Trainer(**{**parts, "optimizer": torch.optim.SGD(net.parameters(), lr=0.1), "job": job, **changes})
+
+
+def main(job: JobHandle) -> None: ...
 
 
 OPTIMIZER = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
@@ -188,9 +226,106 @@ def test_wrong_argument_of_fit_evaluate_predict_or_loader_is_a_config_error(
     assert str(caught.value).startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (
+            lambda t: clusterdp.launch(main, 2, "runs/a"),
+            "launch: too many positional arguments. Write launch(function)",
+        ),
+        (lambda t: clusterdp.launch(ranks=2), "launch: missing a required argument: 'function'. Write launch(fun"),
+        (lambda t: clusterdp.launch(main, run_dir=3), "run_dir: is 3. Pass a text or a path or None."),
+        (lambda t: t.summary(3), "sample: a int without tensors. Pass a batch, or input_shape=(3, 32, 32)."),
+        (lambda t: t.summary(X.numpy()), "sample: a ndarray without tensors. Pass a batch, or input_shape="),
+        (lambda t: t.summary((X, Y)), "summary: the model cannot be called with this sample: Linear.forward() tak"),
+        (lambda t: t.summary(input_shape=3), "input_shape: 3 is not the shape of a sample. Write e.g. (3, 32, 32)"),
+        (lambda t: t.summary(input_shape=("3",)), "input_shape: ('3',) is not the shape of a sample. Write e.g. ("),
+        (lambda t: t.summary(input_shape=(4,)), "summary: the model cannot be called with this sample: mat1 and ma"),
+        (lambda t: t.evaluate(DATA, transform=3), "transform: is 3. Pass a function or None."),
+        (
+            lambda t: t.job.loader(X, 4, sampler=RandomSampler),
+            "sampler: RandomSampler is a class. Pass an object, such",
+        ),
+        (
+            lambda t: t.job.loop([DATA], {}, forget="best"),
+            "forget: is the word 'best'. Pass a list of names, such as [",
+        ),
+        (lambda t: t.job.mean("3"), "mean: a str is not a number or a tensor. Pass one of these."),
+        (lambda t: Trainer(t.net, job=3), "job: is 3. Pass the job of main(job) or None."),
+        (lambda t: trainer(t.job, on_step=3), "on_step: a int is not a function."),
+        (lambda t: trainer(t.job, amp=16), "amp: is 16. Pass a level, such as 'O1' or 'bf16', or an Amp."),
+        (
+            lambda t: Amp("O1"),
+            "Amp: missing a required argument: 'device'. Write Amp(level, device), and all else by na",
+        ),
+        (lambda t: Amp("O1", "gpu"), "device: is the word 'gpu'. Pass a device, such as 'cpu' or job.device."),
+        (lambda t: t.job.amp.backward(3.0), "loss: is 3.0. Pass a tensor."),
+        (lambda t: t.job.amp.step(t.net), "optimizer: is a Linear. Pass an object, such as torch.optim.Adam(mod"),
+        (lambda t: BatchSize("32"), "per_rank: is the word '32'. Pass a whole number."),
+        (lambda t: BatchSize(32).scaled_lr(0.1, 0), "reference: 0 is less than 1. Use 1 or more; or leave it out."),
+        (lambda t: Swa(3, t.net), "model: is 3. Pass a torch.nn.Module."),
+        (lambda t: Ema(t.net, amp="O2"), "amp: is the word 'O2'. Pass an Amp, such as job.amp or None."),
+        (lambda t: History(3), "rows: is 3. Pass a list or None."),
+        (lambda t: History().plot(other=3), "other: is 3. Pass a History, such as that of fit()."),
+        (lambda t: Meters().mean(loss=None), "loss: is a NoneType. Pass a number or a tensor."),
+        (lambda t: Meters().reduce(3), "meters.reduce: too many positional arguments. Write meters.reduce()."),
+        (lambda t: ModelParallel(nn.Linear, devices=["cpu"]), "parts: Linear is a class. Pass a torch.nn.Module."),
+        (lambda t: NanGuard(t.net, 3), "group: is 3. Pass a Group, such as job.group."),
+        (lambda t: Prefetcher("cpu", [DATA]), "device: is a list. Pass a device, such as 'cpu' or job.device."),
+        (lambda t: ResumableSampler(None), "dataset: is a NoneType. Pass data with a length or a whole number."),
+        (lambda t: ResumableSampler(X, rank="0"), "rank: is the word '0'. Pass a whole number or None."),
+        (lambda t: SeededDataset(X, None), "seed: is a NoneType. Pass a whole number."),
+        (lambda t: Shards(None), "files: is a NoneType. Pass a pattern, such as 'data/*.tar', or a list of files."),
+        (lambda t: SharedFlags(t.job.group), "group: is a Group. Pass a process group, such as job.group.control or N"),
+        (lambda t: StopSignal("60"), "end_time: is the word '60'. Pass a number or None."),
+        (lambda t: Tracer(None), "file: is a NoneType. Pass a text or a path."),
+        (lambda t: [*even_batches(t.job.group, [DATA])], "group: is a list. Pass a Group, such as job.group."),
+        (lambda t: find_workers([DATA], 3), "group: is 3. Pass a Group, such as job.group or None."),
+        (lambda t: gradient_sync(True, t.net), "model: is True. Pass a torch.nn.Module."),
+        (lambda t: in_parts(t.net, 2), "layers: is a Linear. Pass a torch.nn.Sequential."),
+        (
+            lambda t: load_predictions("no/folder"),
+            "folder: no/folder/form.json: No such file or directory. Name the fo",
+        ),
+        (lambda t: own_job(3), "own_job: too many positional arguments. Write own_job()."),
+        (
+            lambda t: place(t.net, ["cpu"]),
+            "devices: is a list. Pass names and devices, such as {'layers.0': 'cuda:0'}.",
+        ),
+        (lambda t: recompute(t.net, ["Linear"]), "units: is a list. Pass a text."),
+        (
+            lambda t: seed_everything(1),
+            "seed_everything: missing a required argument: 'rank'. Write seed_everything(se",
+        ),
+        (lambda t: settle_buckets(nn.Linear), "model: Linear is a class. Pass a torch.nn.Module."),
+        (lambda t: sync_batchnorm(None), "model: is a NoneType. Pass a torch.nn.Module."),
+        (lambda t: warmup_cosine("3", 4), "warmup: is the word '3'. Pass a whole number."),
+        (lambda t: [*windows(iter([DATA]), 2)], "loader: is a list_iterator. Pass a list or a loader."),
+        (lambda t: Group.start("nccl"), "place: is the word 'nccl'. Pass a Rendezvous, such as Rendezvous.find()."),
+    ],
+)
+def test_wrong_argument_of_any_public_name_is_a_config_error(job: JobHandle, use: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        use(trainer(job))
+    assert str(caught.value).startswith(said)
+
+
+def test_right_types_are_checked_once_and_wrong_ones_at_each_call() -> None:
+    sampler = ResumableSampler(100)
+    for _ in range(2):
+        sampler.advance(4)
+        with pytest.raises(ConfigError):
+            sampler.advance("4")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError):
+            sampler.advance(2.5)  # type: ignore[arg-type]
+        sampler.advance(2.0)  # type: ignore[arg-type]
+    assert sampler.left == 88
+
+
 def test_arguments_of_other_number_types_are_accepted(job: JobHandle) -> None:
     loop = job.loop([DATA], {}, epochs=numpy.int64(2), every_s=numpy.float32(600), limit_batches=torch.tensor(1))
     assert len([*loop]) == 2
+    assert len([*job.loop([DATA], {}, epochs=2.0, name="whole")]) == 2  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("monitor", ["val_acc", "val_accuracy"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import sys
@@ -28,18 +29,22 @@ from clusterdp.train.loop.forgotten import MOST_LINES, Forgotten
 class Record:
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.step = 0
 
     def event(self, _: str, what: str) -> None:
-        self.names.append(what.partition(" is used")[0].partition(" (")[0])
+        self.names.append(what.partition(" is used")[0].partition(" (")[0].partition(" with each")[0])
 
 
-def names(state: dict[str, Any], use: Callable[[], Any] = lambda: None, **variables: Any) -> list[str]:
-    """Returns what is named in a program that has these global variables and saves twice."""
+def names(
+    state: dict[str, Any], use: Callable[[], Any] = lambda: None, *, loader: Any = None, **variables: Any
+) -> list[str]:
+    """Returns what is named in a program that has these global variables and saves at two steps, twice at each."""
     record: Any = Record()
-    program = {"begin": Forgotten, "state": state, **variables}
-    exec("__found = begin(state, None)", program)
+    program = {"begin": Forgotten, "state": state, "loader": loader, **variables}
+    exec("__found = begin(state, loader)", program)
     for _ in range(2):
         use()
+        record.step += 1
         program["__found"].look(record)
         program["__found"].look(record)
     return record.names
@@ -160,6 +165,82 @@ def test_many_generators_print_few_lines() -> None:
     assert len(names({}, lambda: [each.random() for each in many], many=many)) == MOST_LINES
 
 
+@pytest.mark.parametrize("what", ["state_dict", "loaded", "weights"])
+def test_tensors_shared_with_model_or_optimizer_are_named(what: str) -> None:
+    best: dict[str, Any] = {}
+    state = {"net": here.model, "optimizer": here.optimizer, "scheduler": here.scheduler, "best": best}
+
+    def use() -> None:
+        here.step()
+        if not best:
+            best["kept"] = (here.model if what == "weights" else here.optimizer).state_dict()
+            if what == "loaded":
+                best["kept"] = copy.deepcopy(best["kept"])
+                here.optimizer.load_state_dict(best["kept"])
+
+    assert names(state, use) == [
+        "best/kept in the state of the loop has tensors of a model or an optimizer, which change"
+    ]
+
+
+def test_copies_and_tensors_shared_from_the_begin_are_not_named() -> None:
+    best = {"first": here.model.weight}
+    state = {"net": here.model, "optimizer": here.optimizer, "scheduler": here.scheduler, "best": best}
+
+    def use() -> None:
+        here.step()
+        best["copy"] = copy.deepcopy(here.optimizer.state_dict())
+        here.optimizer.load_state_dict(copy.deepcopy(best["copy"]))
+
+    assert names(state, use) == []
+
+
+class Both:
+    """Reads two loaders, as a loop's loader."""
+
+    def __init__(self) -> None:
+        self.labelled, self.unlabelled = DataLoader(range(9)), DataLoader(range(9))  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return zip(self.labelled, self.unlabelled, strict=True)
+
+
+class Anew:
+    """Makes its DataLoader in each epoch."""
+
+    def __init__(self) -> None:
+        self.data = range(9)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from DataLoader(self.data)  # type: ignore[arg-type]
+
+
+def forever(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+@pytest.mark.parametrize("begin", [iter, forever, enumerate, lambda loader: zip(loader, loader, strict=True)])
+def test_second_loader_read_by_next_is_named(begin: Callable[[Any], Iterator[Any]]) -> None:
+    batches = begin(DataLoader(range(9)))  # type: ignore[arg-type]
+    assert {*names({}, lambda: next(batches), loader=Both())} == {"a second DataLoader, of a range,"}
+
+
+def test_loaders_of_the_loop_or_the_state_are_not_named() -> None:
+    both, anew, kept = Both(), Anew(), DataLoader(range(9))  # type: ignore[arg-type]
+    batches = zip(both, anew, kept, strict=True)
+    assert names({"kept": kept}, lambda: next(batches), loader=[both, anew]) == []
+
+
+def test_loader_read_only_by_an_evaluation_is_not_named() -> None:
+    record: Any = Record()
+    found = Forgotten({}, None)
+    for record.step in range(3):
+        for _ in DataLoader(range(9)):  # type: ignore[arg-type]
+            found.look(record)
+    assert record.names == []
+
+
 class RaisesDict:
     @property
     def __dict__(self) -> Any:  # type: ignore[override]
@@ -181,6 +262,20 @@ class RaisesClass:
         raise RuntimeError
 
 
+class Meta(type):
+    @property
+    def __module__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError
+
+
+class RaisesModule(metaclass=Meta):
+    pass
+
+
+class NumberModule:
+    __module__ = 3  # type: ignore[assignment]
+
+
 class RaisesName:
     def __str__(self) -> str:
         raise RuntimeError
@@ -198,6 +293,8 @@ class Stateless(random.Random):
         NumberDict,
         RaisesAll,
         RaisesClass,
+        RaisesModule,
+        NumberModule,
         Stateless,
         lambda: {RaisesName(): [1]},
         *(

@@ -77,6 +77,7 @@ def test_loop_records_step_and_phase_for_the_hang_watcher(seen: list[int], job: 
         ("evaluation", (3, "evaluation")),
         ("outside", (3, "program")),
         ("saving", (3, "save")),
+        ("saving", (3, "save")),  # for the witness
         ("after", (3, "program")),
     ]
 

@@ -211,9 +211,9 @@ def test_launch_exits_75_after_job_stop(tmp_path: Path) -> None:
     ("function", "given", "error", "said"),
     [
         (greet, {"ranks": 0}, ConfigError, "ranks=0"),
-        (greet, {"ranks": "2"}, ConfigError, "ranks='2'"),
+        (greet, {"ranks": "2"}, ConfigError, "ranks: is the word '2'. Pass a whole number."),
         (greet, {"words": "x"}, EntryError, "word"),
-        ("train.py", {}, EntryError, "is not a function"),
+        ("train.py", {}, ConfigError, "function: is the word 'train.py'. Pass a function of"),
         (lambda: sys.stdout, {"x": 1}, EntryError, "x"),
         (partial(greet, word=threading.Lock()), {}, EntryError, "cannot be sent to the ranks"),
     ],

@@ -445,15 +445,39 @@ class Counting(torch.utils.data.Dataset[Any]):
         return (torch.tensor(float(index)),)
 
 
-def test_changes_of_the_data_set_are_named(attempt: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+class Caching(torch.utils.data.Dataset[Any]):
+    """Keeps its samples augmented: a resume would augment them anew."""
+
+    def __init__(self, cache: Any) -> None:
+        self.cache = cache
+
+    def __len__(self) -> int:
+        return 2 * STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            if self.cache[index] is not None:
+                return (self.cache[index],)
+        except KeyError:
+            pass
+        self.cache[index] = index + torch.randn(1)
+        return (self.cache[index],)
+
+
+@pytest.mark.parametrize(
+    ("data", "name"), [(Counting(), "read"), (Caching({}), "cache"), (Caching([None] * 2 * STEPS), "cache")]
+)
+def test_changes_of_the_data_set_are_named(
+    attempt: Callable[..., Any], capsys: pytest.CaptureFixture[str], data: Any, name: str
+) -> None:
     def program(job: JobHandle, loop: Any, at: Moment) -> None:
         for _ in loop:
             at("batch")
 
-    attempt("run", program, STEPS, data=Counting())
+    attempt("run", program, STEPS, data=data)
     lines = [line for line in capsys.readouterr().out.splitlines() if "older than an epoch" in line]
     assert len(lines) == 1
-    assert ".read, older" in lines[0]
+    assert f".{name}, older" in lines[0]
 
 
 def test_variables_keep_no_graph_alive(attempt: Callable[..., Any]) -> None:

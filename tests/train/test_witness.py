@@ -248,7 +248,7 @@ def test_unrestored_part_is_named_after_a_stop(attempt: Callable[..., Any], monk
     assert "the state of step 4 is not the one that was saved, in scheduler/last_epoch" in event["differs"]
 
 
-def test_nondeterministic_program_is_told_from_an_unrestored_part(attempt: Callable[..., Any]) -> None:
+def test_nondeterministic_program_is_named(attempt: Callable[..., Any]) -> None:
     attempt(kill_at=KILLED)
     assert "not deterministic" not in attempt(draw, KILLED)[-1]["differs"]
     assert "not deterministic" not in attempt(draw, KILLED)[-1]["differs"]

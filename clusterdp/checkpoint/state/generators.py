@@ -59,6 +59,11 @@ def is_a(thing: Any, kinds: type | tuple[type, ...]) -> bool:
     return issubclass(type(thing), kinds)
 
 
+def module_of(kind: Any) -> str:
+    """Returns the module of a class or function, without its metaclass, which may fail."""
+    return str(type.__dict__["__module__"].__get__(kind) if isinstance(kind, type) else kind.__module__)
+
+
 def reached(holder: Any, *, far: bool = False) -> Iterator[tuple[str, Any]]:
     """Yields the objects to which an object refers, each once, the nearest first. far: also those that its code names,
     in its classes, in the globals of its functions, and in modules."""
@@ -104,7 +109,7 @@ def parts(thing: Any, kinds: set[type], *, far: bool = False) -> Iterator[tuple[
             names = PARTS if is_a(thing, DataLoader) else tuple(islice(own, MANY))
             yield from ((name, own[name]) for name in names if name in own)
         for kind in type(thing).__mro__:
-            if kind.__module__.partition(".")[0] not in ("torch", "builtins", "typing", "abc"):
+            if module_of(kind).partition(".")[0] not in ("torch", "builtins", "typing", "abc"):
                 yield from _of_class(thing, kind, kinds, far)
 
 
@@ -139,7 +144,7 @@ def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
 def _is_followed(thing: Any) -> bool:
     """Returns whether a global or a class's attribute may lead to generators: a search through libraries takes long."""
     kind = thing if type(thing) is FunctionType else type(thing)
-    root = str(kind.__module__).partition(".")[0]
+    root = module_of(kind).partition(".")[0]
     return is_a(thing, (dict, list, tuple, partial)) or is_generator(thing) or root not in _LIBRARIES
 
 

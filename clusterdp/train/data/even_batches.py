@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import nn
 
 from clusterdp.errors import TrainError
+from clusterdp.train.argument_names import checked
 from clusterdp.train.parallel.strategy import is_sharded
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ Item = TypeVar("Item")
 END: Any = object()
 
 
+@checked
 def even_batches(items: Iterable[Item], group: Group) -> Iterator[tuple[Item, bool]]:
     """Yields (item, True) for each item. A rank whose items have ended gets (its last item, False) until all ranks are
     done. Collective. Raises TrainError on all ranks if a rank has no item at all."""

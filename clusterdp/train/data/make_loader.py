@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset, default_collate
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.argument_names import LOADER, check_arguments
+from clusterdp.train.argument_names import check_arguments, checked
 from clusterdp.train.data.loader_defaults import default_workers, gives_batches, loader_defaults, one_line_errors
 from clusterdp.train.data.resumable_loader import ResumableLoader
 from clusterdp.train.data.sampler import ResumableSampler
@@ -18,10 +19,13 @@ from clusterdp.train.data.shards import START, Place, Shards
 from clusterdp.train.data.tensor_loader import TensorLoader, in_columns, rows_of
 from clusterdp.train.ranks.rank import Rank
 
+LOADER = [*inspect.signature(DataLoader).parameters][2:]  # DataLoader's arguments except data set and batch size
+LOADER += ["seed_samples"]
 OVER: Place = (-1, 0)  # the place of a stream that has ended
 END: Any = object()
 
 
+@checked
 def make_loader(
     rank: Rank,
     dataset: Any,

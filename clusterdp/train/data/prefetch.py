@@ -14,10 +14,13 @@ from typing import Any
 
 import torch
 
+from clusterdp.train.argument_names import checked_class
+
 END: Any = object()
 Transform = Callable[[Any], Any]
 
 
+@checked_class
 class Prefetcher:
     """Batches are tensors, or tuples, lists and mappings of them. Other values in a batch are left unchanged.
 

@@ -11,12 +11,14 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from clusterdp.checkpoint.state.generators import generators_of
+from clusterdp.train.argument_names import checked_class
 from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams, seeded
 
 Key = int | tuple[int, int]  # an index; or (place, index), for an order in which an index may occur more than once
 COLLATION = 1  # gives the collate_fn a random stream that differs from the one of the batch's first sample
 
 
+@checked_class
 class SeededDataset(Dataset[Any]):
     """A map-style data set whose sample i draws the same random numbers in epoch e, in any process.
 
@@ -69,7 +71,7 @@ class SeededDataset(Dataset[Any]):
             self._batch = self._seed_of(keys[0], epoch)
             return samples
 
-    def collation(self, collate_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def collation(self, collate_fn: Callable[[Any], Any] | type) -> Callable[[Any], Any]:
         """Returns a collate_fn that may draw random numbers (MixUp): the batch's first sample determines its seed."""
         return _SeededCollation(self, collate_fn)
 

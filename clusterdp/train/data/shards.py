@@ -10,7 +10,7 @@ numbers of batches: an epoch ends on all ranks when the first rank has no batch 
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from glob import glob
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import checked_class
 from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams
 
 Place = tuple[int, int]  # the file's number in the order of reading, and its finished samples
@@ -46,6 +47,7 @@ def read_tar(path: Any) -> Iterator[dict[str, Any]]:
             yield sample
 
 
+@checked_class
 class Shards(IterableDataset[Any]):
     """files: a pattern, or a list of arguments for read(). read(file): yields the file's samples, always in the same
     order. decode(sample): returns the training sample. Random augmentations in decode() depend only on seed, epoch and
@@ -58,9 +60,9 @@ class Shards(IterableDataset[Any]):
 
     def __init__(
         self,
-        files: str | Path | Sequence[Any],
-        read: Callable[[Any], Iterable[Any]] = read_tar,
-        decode: Callable[[Any], Any] | None = None,
+        files: str | Path | Collection[Any],
+        read: Callable[[Any], Iterable[Any]] | type = read_tar,
+        decode: Callable[[Any], Any] | type | None = None,
         *,
         buffer: int = 1000,
         batches: int | None = None,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import checked_class
 from clusterdp.wording import duration, table
 
 EpochRow = dict[str, Any]
@@ -37,6 +38,7 @@ def row_line(row: EpochRow, before: EpochRow, times: Times = UNTIMED) -> str:
     return "  ".join(words)
 
 
+@checked_class
 class History:
     """A row per epoch: {"epoch": 1, "step": 180, "loss": 0.7, "val_loss": 0.6}. The rows are equal on all ranks, and
     are saved.

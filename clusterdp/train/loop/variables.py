@@ -29,7 +29,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from clusterdp.checkpoint.state import plain_holders
-from clusterdp.checkpoint.state.generators import parts, reached
+from clusterdp.checkpoint.state.generators import module_of, parts, reached
 from clusterdp.errors import StateError
 from clusterdp.train.loop.forgotten import reached_by
 from clusterdp.train.loop.loop_body import Names, is_at_for, is_ours, names_of, set_variables, variables_of
@@ -300,10 +300,10 @@ def _is_the_programs(kind: type) -> bool:
 
 def _is_written_here(kind: type) -> bool:
     """Returns whether the program has written a class whose objects have attributes."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    if file is None or "-packages" in file or is_ours(kind.__module__):
+    file = getattr(sys.modules.get(module_of(kind)), "__file__", None)
+    if file is None or "-packages" in file or is_ours(module_of(kind)):
         return False
-    is_library = kind.__module__.partition(".")[0] in sys.stdlib_module_names
+    is_library = module_of(kind).partition(".")[0] in sys.stdlib_module_names
     own = [vars(each)["__dict__"] for each in kind.__mro__ if "__dict__" in vars(each)]  # may be a property
     return bool(own) and not is_library and all(type(each) is GetSetDescriptorType for each in own)
 

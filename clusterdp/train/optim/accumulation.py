@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import checked
 from clusterdp.train.data.resumable_loader import batches_left
 from clusterdp.train.parallel.gradient_mean import mean_of
 
@@ -35,6 +36,7 @@ class Window(NamedTuple):
     ends: bool
 
 
+@checked
 def windows(loader: Collection[Batch], size: int) -> Iterator[tuple[Batch, Window]]:
     """Yields each batch, and the Window to which the batch belongs. The last window of the loader may be shorter.
 
@@ -49,6 +51,7 @@ def windows(loader: Collection[Batch], size: int) -> Iterator[tuple[Batch, Windo
         yield batch, Window(min(size, total - begin), i + 1 == min(begin + size, total))
 
 
+@checked
 def gradient_sync(model: nn.Module, on: bool) -> AbstractContextManager[Any]:
     """Decides whether backward passes in the with block average gradients over the ranks. Run the forward pass in the
     block, too.

@@ -32,6 +32,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clusterdp.errors import ConfigError, StateError
+from clusterdp.train.argument_names import checked_class
 from clusterdp.train.parallel.gradient_mean import called_modules
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class _Scaler(torch.amp.GradScaler):
         return self.found
 
 
+@checked_class
 class Amp:
     """level: O0, O1, O2, O3 or bf16; fp32 is another name for O0, and fp16 for O1.
 

@@ -11,10 +11,12 @@ import math
 from dataclasses import dataclass
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import check_counts, checked_class
 
 RULES = ("linear", "sqrt", "none")
 
 
+@checked_class
 @dataclass(frozen=True)
 class BatchSize:
     """per_rank: number of samples in one backward pass on one rank."""
@@ -52,6 +54,7 @@ class BatchSize:
         (for Adam and similar optimizers)."""
         if rule not in RULES:
             raise ConfigError(f"scaled_lr: {rule!r} is none of {', '.join(RULES)}. Use one of them.")
+        check_counts(reference=reference)
         factor = self.total / reference
         return lr * {"linear": factor, "sqrt": math.sqrt(factor), "none": 1.0}[rule]
 

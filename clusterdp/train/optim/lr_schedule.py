@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import checked
 from clusterdp.train.output.say import say
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 LENGTHS = ("T_max", "total_steps", "total_iters", "milestones", "step_size", "T_0")  # attributes of torch's schedulers
 
 
+@checked
 def warmup_cosine(warmup: int, total: int, floor: float = 0.0) -> Callable[[int], float]:
     """Returns a function from the optimizer's step to the learning rate's factor, which rises to 1 in `warmup` steps,
     and falls to `floor` at step `total`."""

@@ -21,6 +21,7 @@ from torch import nn
 
 from clusterdp.checkpoint.state.stateful import unwrap
 from clusterdp.errors import ConfigError, TrainError
+from clusterdp.train.argument_names import checked_class
 from clusterdp.train.output.say import say
 from clusterdp.train.parallel.ddp import cannot_skip
 
@@ -32,6 +33,7 @@ MOST_IN_A_ROW = 10  # limit of skipped steps in a row; one more ends the trainin
 Indices = Iterable[int] | Callable[[], Iterable[int]] | None
 
 
+@checked_class
 class NanGuard:
     """All methods are called on all ranks. `skipped`: number of steps that this attempt has skipped."""
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import checked_class
 from clusterdp.train.optim.ema import Ema
 from clusterdp.train.parallel.strategy import reshard
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from clusterdp.train.optim.amp import Amp
 
 
+@checked_class
 class Swa(Ema):
     """A callback of a Trainer, whose state is saved. In a loop of your own, put it into the loop's state, and call
     update() after each epoch. applied() gives the model the mean for an evaluation."""

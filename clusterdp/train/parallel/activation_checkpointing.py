@@ -17,8 +17,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import checked
 
 
+@checked
 def recompute(model: nn.Module, *units: str) -> nn.Module:
     """Adds gradient checkpointing, in place, to each module whose class has one of these names. Parameters keep their
     names."""

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.checkpoint.state.generators import living, reached
 from clusterdp.errors import ConfigError, TrainError
-from clusterdp.train.argument_names import check_options
+from clusterdp.train.argument_names import check_options, checked
 from clusterdp.train.parallel.gradient_mean import GradientMean, mean_of
 from clusterdp.wording import some_of
 
@@ -245,6 +245,7 @@ def reduced(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
     }
 
 
+@checked
 def settle_buckets(model: torch.nn.Module) -> None:
     """Makes DDP regroup its buckets now, by a throw-away backward pass. Call it once on all ranks, before step one.
 

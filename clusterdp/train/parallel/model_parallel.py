@@ -19,8 +19,10 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import checked, checked_class
 
 
+@checked_class
 class ModelParallel(nn.Sequential):
     """Runs the parts of a model one after the other, each on its own device. The output of a part is moved to the next
     part's device.
@@ -43,6 +45,7 @@ class ModelParallel(nn.Sequential):
         return x
 
 
+@checked
 def place(model: nn.Module, devices: Mapping[str, torch.device | str]) -> nn.Module:
     """Moves submodules to devices, for a model that is no chain: with skip connections, several inputs, or an encoder
     and a decoder. Before each call of such a submodule, its arguments are moved to its device; forward() stays as it
@@ -68,6 +71,7 @@ def is_split(model: nn.Module) -> bool:
     return len({parameter.device for parameter in model.parameters()}) > 1
 
 
+@checked
 def in_parts(layers: nn.Sequential, parts: int) -> list[nn.Sequential]:
     """Groups neighbouring layers so that the largest part, in bytes of its parameters, is as small as possible."""
     if not 0 < parts <= len(layers):

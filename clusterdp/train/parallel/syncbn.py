@@ -16,7 +16,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from clusterdp.train.argument_names import checked
 
+
+@checked
 def sync_batchnorm(model: nn.Module) -> nn.Module:
     """Returns the model with each BatchNorm replaced by one over all ranks. The model may be a BatchNorm itself."""
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):

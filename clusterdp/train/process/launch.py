@@ -32,6 +32,7 @@ from clusterdp.errors import ClusterdpError, ConfigError, EntryError, TrainError
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.names import new_local_attempt
 from clusterdp.slurm.env import SlurmEnv
+from clusterdp.train.argument_names import checked
 from clusterdp.train.output.say import say
 from clusterdp.train.process import entry
 from clusterdp.train.ranks.rendezvous import PORT_TAKEN_EXIT, PortTaken
@@ -71,7 +72,10 @@ class Launched:
         return self.error is not None and self.error[3]
 
 
-def launch(function: Callable[..., Any], /, ranks: int = 2, *, run_dir: str | Path | None = None, **params: Any) -> Any:
+@checked
+def launch(
+    function: Callable[..., Any] | type, /, ranks: int = 2, *, run_dir: str | Path | None = None, **params: Any
+) -> Any:
     """Calls `function(job, **params)` in `ranks` processes on this machine, and returns rank 0's return value.
 
     function: also a lambda, or a function of a notebook or of the main script. Its first parameter is the JobHandle; a
@@ -110,10 +114,8 @@ def _launched(ranks: int, run: Path | None, request: bytes) -> Any:
 
 
 def _check(function: Callable[..., Any], ranks: int, params: dict[str, Any]) -> None:
-    if type(ranks) is not int or ranks < 1:
+    if ranks < 1:
         raise ConfigError(f"launch: ranks={ranks!r} is not a number of processes. Write e.g. ranks=2.")
-    if not callable(function):
-        raise EntryError(f"launch: {function!r:.80} is not a function. Write launch(main, ranks={ranks}).")
     here = SlurmEnv.read()
     if here.world_size > 1:
         raise ConfigError(

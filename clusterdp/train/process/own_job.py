@@ -18,6 +18,7 @@ from clusterdp.checkpoint.errors import ClaimLost
 from clusterdp.errors import ClusterdpError, SlurmError
 from clusterdp.rundir import RunDir
 from clusterdp.slurm.env import SlurmEnv
+from clusterdp.train.argument_names import checked
 from clusterdp.train.hang import page
 from clusterdp.train.hang.page import END, PROGRAM
 from clusterdp.train.job import JobHandle, running_job
@@ -40,6 +41,7 @@ from clusterdp.train.ranks.stop import STOPPED_EXIT, Stopped, StopSignal
 from clusterdp.train.settings import WorkerSettings
 
 
+@checked
 def own_job() -> JobHandle:
     """Returns the job of this process. Collective. The job ends with the process. An error on one rank ends all ranks,
     and each rank prints one line. In a function that the worker or launch() calls, returns the function's JobHandle."""

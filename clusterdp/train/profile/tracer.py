@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from clusterdp.train.argument_names import checked_class
 from clusterdp.train.output.best_effort import BestEffortFile
 from clusterdp.train.output.say import say
 from clusterdp.train.profile.stopwatch import Stopwatch
@@ -24,6 +25,7 @@ from clusterdp.train.profile.stopwatch import Stopwatch
 WARM_UP = 1  # number of steps that the profiler needs before the first recorded step
 
 
+@checked_class
 class Tracer:
     """start: the first traced step, counted from 1; at least 3, because the profiler starts after an earlier step."""
 

@@ -21,6 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from clusterdp.checkpoint.state import rng
 from clusterdp.checkpoint.state.generators import generators_of, kept
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import checked
 from clusterdp.train.data.datasets import size_of
 from clusterdp.train.data.loader_defaults import cpus_of_rank, end_workers
 from clusterdp.train.data.sampler import ResumableSampler
@@ -72,6 +73,7 @@ class WorkerSpeeds:
         return "\n".join(self.lines())
 
 
+@checked
 def find_workers(
     loader: Any, group: Group | None = None, *, most: int | None = None, needed: float | None = None
 ) -> WorkerSpeeds:

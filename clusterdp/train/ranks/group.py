@@ -20,6 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from clusterdp.checkpoint.state import rng
 from clusterdp.errors import ConfigError, RendezvousError
 from clusterdp.slurm.env import SlurmEnv
+from clusterdp.train.argument_names import checked, checked_class
 from clusterdp.train.hang import flight_record
 from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rendezvous import GpuMissing, PortTaken, Rendezvous
@@ -35,6 +36,7 @@ BY_DEVICE = "cpu:gloo,cuda:nccl"
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
+@checked_class
 @dataclass
 class Group:
     """The process group of a job and this rank's device."""
@@ -120,7 +122,12 @@ class Group:
 
     def mean(self, value: Any) -> Any:
         """Returns the mean of a number or a tensor over all ranks, with the same bits on each. Blocks."""
-        given = torch.as_tensor(value)
+        try:
+            given = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise ConfigError(
+                f"mean: a {type(value).__name__} is not a number or a tensor. Pass one of these."
+            ) from None
         total = given.detach().to("cpu", torch.float64, copy=True)
         dist.all_reduce(total, group=self.control)
         _wait_until_freed([total])
@@ -148,6 +155,7 @@ def _wait_until_freed(tensors: Sequence[torch.Tensor]) -> None:
             time.sleep(0)  # gives up the GIL
 
 
+@checked
 def seed_everything(seed: int, rank: int, *, deterministic: bool = False) -> None:
     """Seeds this rank's random streams with a seed of the rank's own, because dropout must differ between ranks. All
     ranks still begin with the same weights: DDP copies rank 0's."""

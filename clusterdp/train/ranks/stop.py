@@ -15,6 +15,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from clusterdp.train.argument_names import checked_class
+
 STOPPED_EXIT = 75  # exit code (EX_TEMPFAIL) of a stopped program without our worker: run the program again to continue
 REASONS = {signal.SIGTERM: "term", signal.SIGUSR2: "time"}  # not USR1, which NCCL uses
 SAME_S = 5.0  # seconds; end times that differ by less are the same, because Slurm counts whole seconds
@@ -33,6 +35,7 @@ class Stopped(BaseException):
         return f"stopped at step {self.step} ({self.reason})"
 
 
+@checked_class
 class StopSignal:
     """The stop requests that reached this rank. StopSignal only reports requests, because no rank may stop alone (see
     SharedFlags).

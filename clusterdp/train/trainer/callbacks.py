@@ -131,7 +131,7 @@ class Callbacks:
 def _functions(where: str, given: Any) -> list[Callable[..., Any]]:
     """Returns the callbacks as a list. Raises ConfigError for objects that cannot be called, such as another library's
     callbacks."""
-    calls = [given] if callable(given) else list(given)
+    calls = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
     for call in calls:
         if isinstance(call, type) or not callable(call):
             name = call.__name__ if isinstance(call, type) else type(call).__name__

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.argument_names import checked_class
 from clusterdp.train.loop.graph_watch import GraphWatch
 from clusterdp.train.output.say import say
 
@@ -87,6 +88,7 @@ class Mean:
             self.weight.host += weight
 
 
+@checked_class
 class Meters:
     """Meters by name. All methods except reduce() are local to the rank.
 

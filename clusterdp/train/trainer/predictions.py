@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from clusterdp.errors import ConfigError
 from clusterdp.rundir import write_durably
+from clusterdp.train.argument_names import checked
 from clusterdp.train.trainer import evaluation, train_step
 
 if TYPE_CHECKING:
@@ -132,12 +133,18 @@ class Writer:
         return self._folder
 
 
+@checked
 def load_predictions(folder: str | Path) -> Any:
     """Returns the outputs that predict(to=folder) has written, one row per sample, in the order of the data: an array,
     or tuples and mappings of arrays as the model's. The arrays of a single rank are memory-mapped; those of several
     are joined in memory."""
     folder = Path(folder)
-    facts = json.loads((folder / FORM).read_text())
+    try:
+        facts = json.loads((folder / FORM).read_text())
+    except OSError as error:
+        raise ConfigError(
+            f"folder: {error.filename}: {error.strerror}. Name the folder of predict(to=folder)."
+        ) from None
     samples, ranks, form = facts["samples"], facts["ranks"], facts["form"]
     leaves = []
     for number in range(facts["leaves"]):

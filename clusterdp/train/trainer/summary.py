@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from clusterdp.errors import ConfigError
 from clusterdp.wording import size, table
@@ -55,9 +56,14 @@ def summary(
 
 
 def _zeros(input_shape: Sequence[Any]) -> Any:
-    several = all(isinstance(shape, Sequence) for shape in input_shape)
-    shapes = input_shape if several and input_shape else [input_shape]
-    return tuple(torch.zeros(1, *shape) for shape in shapes)
+    try:
+        several = all(isinstance(shape, Sequence) for shape in input_shape)
+        shapes = input_shape if several and input_shape else [input_shape]
+        return tuple(torch.zeros(1, *shape) for shape in shapes)
+    except (TypeError, RuntimeError):
+        raise ConfigError(
+            f"input_shape: {input_shape!r:.80} is not the shape of a sample. Write e.g. (3, 32, 32), without the batch."
+        ) from None
 
 
 def _bytes(tensors: Sequence[torch.Tensor]) -> int:
@@ -102,6 +108,10 @@ def _trial(model: nn.Module, sample: Any, device: torch.device) -> tuple[dict[st
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
+    if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(sample)):
+        raise ConfigError(
+            f"sample: a {type(sample).__name__} without tensors. Pass a batch, or input_shape=(3, 32, 32)."
+        )
     sample = to_device(sample, device)
     hooks = [module.register_forward_hook(note) for module in names]
     training = model.training
@@ -113,6 +123,11 @@ def _trial(model: nn.Module, sample: Any, device: torch.device) -> tuple[dict[st
             else:
                 output = model(*sample) if isinstance(sample, tuple | list) else model(sample)
         del output
+    except (TypeError, ValueError, RuntimeError) as error:
+        what = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"summary: the model cannot be called with this sample: {what}. Pass the inputs of a batch."
+        ) from error
     finally:
         model.train(training)
         for hook in hooks:

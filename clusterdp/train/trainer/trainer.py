@@ -26,7 +26,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from clusterdp.checkpoint.state.stateful import unwrap
 from clusterdp.errors import ConfigError, EntryError
 from clusterdp.train.argument_names import (
-    LOADER,
     arguments_of,
     check_arguments,
     check_counts,
@@ -37,6 +36,7 @@ from clusterdp.train.argument_names import (
 )
 from clusterdp.train.data.datasets import evaluation_data, is_same, training_data
 from clusterdp.train.data.loader_identity import batch_size_of
+from clusterdp.train.data.make_loader import LOADER
 from clusterdp.train.job import JobHandle
 from clusterdp.train.loop.history import SHAPE, UNTIMED, EpochRow, History, row_line
 from clusterdp.train.loop.loop import Loop
@@ -106,7 +106,7 @@ class Trainer:
         wrap: Mapping[str, Any] | None = None,
         name: str = "",
     ):
-        check_parts(optimizer, scheduler, forward, step)
+        check_parts(scheduler, forward, step)
         self.job = job = own_job() if job is None else job
         self.name = name
         self.amp = job.amp if amp is None else amp if isinstance(amp, Amp) else Amp(amp, job.device)
@@ -245,7 +245,12 @@ class Trainer:
         return self.history
 
     def evaluate(
-        self, data: Any, *more: NoReturn, batch_size: int | None = 32, transform: Any = None, **loader: Any
+        self,
+        data: Any,
+        *more: NoReturn,
+        batch_size: int | None = 32,
+        transform: Callable[[Any], Any] | None = None,
+        **loader: Any,
     ) -> dict[str, float]:
         """Returns the loss and the metrics over all samples of all ranks, each sample once."""
         if more:
@@ -258,7 +263,7 @@ class Trainer:
         data: Any,
         *,
         batch_size: int | None = 32,
-        transform: Any = None,
+        transform: Callable[[Any], Any] | None = None,
         forward: Callable[..., Any] | None = None,
         to: str | Path | None = None,
         **loader: Any,

@@ -199,18 +199,18 @@ class Witness:
 
     def _tell(self, then: Account, verdict: Verdict) -> None:
         steps = then.step + 1, verdict.last
-        if verdict.kind == SAME:
-            span = f"steps {steps[0]} to {steps[1]} repeat those of attempt {then.attempt}"
-            if steps[0] == steps[1]:
-                span = f"step {steps[0]} repeats that of attempt {then.attempt}"
-            elif steps[0] > steps[1]:
-                span = f"its state is as attempt {then.attempt} has saved it"
-            line = f"{span} ({', '.join(verdict.compared)})."
-        elif verdict.kind == OTHER:
-            line = f"NOT as in attempt {then.attempt}: {verdict.differs}"
-        else:
-            line = f"as in attempt {then.attempt}: {verdict.differs}"
-        say(f"clusterdp: resumed at step {then.step}: {line}", error=verdict.kind == OTHER)
+        line = f"as in attempt {then.attempt}: {verdict.differs}"
+        if verdict.kind == OTHER:
+            line = f"NOT {line}"
+        elif verdict.kind == SAME:
+            span = (
+                f"steps {steps[0]} to {steps[1]} repeat those"
+                if steps[0] < steps[1]
+                else f"step {steps[0]} repeats that"
+            )
+            line = f"{span} of attempt {then.attempt} ({', '.join(verdict.compared)})."
+        if verdict.kind == OTHER or steps[0] <= steps[1]:  # else it is over, and has no step to compare
+            say(f"clusterdp: resumed at step {then.step}: {line}", error=verdict.kind == OTHER)
         told = {"restored_step": then.step, "first": steps[0], "last": steps[1], "verdict": verdict.kind}
         self._record.event("witness", **told, compared=verdict.compared, differs=verdict.differs)
 
