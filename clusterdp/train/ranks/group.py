@@ -20,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from clusterdp.checkpoint.state import rng
 from clusterdp.errors import ConfigError, RendezvousError
 from clusterdp.slurm.env import SlurmEnv
-from clusterdp.train.argument_names import checked, checked_class
+from clusterdp.train.argument_names import checked
 from clusterdp.train.hang import flight_record
 from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rendezvous import GpuMissing, PortTaken, Rendezvous
@@ -36,7 +36,6 @@ BY_DEVICE = "cpu:gloo,cuda:nccl"
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
-@checked_class
 @dataclass
 class Group:
     """The process group of a job and this rank's device."""
@@ -49,6 +48,7 @@ class Group:
     timeout: timedelta
 
     @classmethod
+    @checked
     def start(cls, place: Rendezvous, *, backend: str | None = None, timeout_s: float = 1800.0) -> Group:
         """Starts the group. Collective. Raises RendezvousError (PortTaken on rank 0) if the ranks cannot meet, or if
         torch sees none of the GPUs that Slurm gave this rank; ConfigError if torch is built for CPUs.
@@ -116,7 +116,7 @@ class Group:
             return [list(numbers)]
         row = torch.tensor(numbers, dtype=torch.int64)
         rows = [torch.empty_like(row) for _ in range(self.rendezvous.world_size)] if self.rendezvous.rank == 0 else None
-        dist.gather(row, rows, group=self.control, group_dst=0)
+        dist.gather(row, rows, dst=0, group=self.control)
         _wait_until_freed([row, *(rows or ())])
         return None if rows is None else [each.tolist() for each in rows]
 

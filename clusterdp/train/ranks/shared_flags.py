@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from clusterdp.train.argument_names import checked_class
 from clusterdp.train.ranks.group import Group
 from clusterdp.train.ranks.stop import StopSignal
 
@@ -72,7 +71,6 @@ def p95(values: Collection[float]) -> float:
     return sorted(values)[int(0.95 * (len(values) - 1))] if values else 0.0
 
 
-@checked_class
 class SharedFlags:
     """Exchanges flags between the ranks. The main thread calls all methods, and all ranks make the same calls.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from clusterdp.train.argument_names import checked_class
+from clusterdp.train.argument_names import checked
 
 STOPPED_EXIT = 75  # exit code (EX_TEMPFAIL) of a stopped program without our worker: run the program again to continue
 REASONS = {signal.SIGTERM: "term", signal.SIGUSR2: "time"}  # not USR1, which NCCL uses
@@ -35,7 +35,6 @@ class Stopped(BaseException):
         return f"stopped at step {self.step} ({self.reason})"
 
 
-@checked_class
 class StopSignal:
     """The stop requests that reached this rank. StopSignal only reports requests, because no rank may stop alone (see
     SharedFlags).
@@ -50,6 +49,7 @@ class StopSignal:
     follow.
     """
 
+    @checked
     def __init__(self, end_time: float | None = None, margin_s: float = 60.0):
         self._seen: dict[int, int] = {int(number): 0 for number in REASONS}
         self._previous: dict[signal.Signals, Any] = {}
