@@ -335,7 +335,10 @@ def test_clock_in_a_plain_dict_passes_witness_stop(attempt: Callable[..., Any]) 
     assert "the state is the same but for numbers such as of a clock, average/began" in event["differs"]
 
 
-def test_stop_before_an_epoch_leaves_out_the_epoch_before(group: Group, tmp_path: Path) -> None:
+def test_stop_before_an_epoch_leaves_out_the_epoch_before(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterdp.train.ranks.shared_flags.MOST_STEPS", 1)
     for name in ("1.0", "1.1"):
         (tmp_path / "attempts" / name).mkdir(parents=True)
         signals, training = StopSignal(), Training()
@@ -352,7 +355,7 @@ def test_stop_before_an_epoch_leaves_out_the_epoch_before(group: Group, tmp_path
                     if loop.step % 3 == 2:
                         break
     (event,) = verdicts(tmp_path)
-    assert (event["verdict"], event["differs"]) == ("same", "")
+    assert (event["restored_step"], event["verdict"], event["differs"]) == (3, "same", "")
 
 
 def test_witness_folder_keeps_the_newest_files(
