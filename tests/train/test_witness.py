@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,17 @@ import numpy
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
 
+from clusterdp.checkpoint.state import stateful
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import StateError
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.train import Group, JobHandle, Rendezvous, Stopped, StopSignal
 from clusterdp.train.settings import WorkerSettings
-from clusterdp.train.witness.verdict import Account, compare
-from clusterdp.train.witness.witness import STEPS
+from clusterdp.train.witness import marks
+from clusterdp.train.witness.verdict import NUMBER, Account, compare
+from clusterdp.train.witness.witness import MEMORY, STEPS, _write
 from tests.train.ranks import running
 
 EPOCHS, BATCHES, SAVED, KILLED = 3, 8, 4, 8
@@ -253,7 +257,9 @@ def test_nondeterministic_program_is_named(attempt: Callable[..., Any]) -> None:
     assert "not deterministic" not in attempt(draw, KILLED)[-1]["differs"]
     assert "not deterministic" not in attempt(draw, KILLED)[-1]["differs"]
     event = attempt(lambda training: torch.manual_seed(7), KILLED)[-1]
-    assert event["differs"].startswith("the program is not deterministic, for attempt 1.2 resumed there in a third way")
+    assert event["differs"].startswith(
+        "the program is not deterministic, or has changed, for attempt 1.2 resumed there in a third way"
+    )
 
 
 def test_witness_stop_ends_the_attempt(attempt: Callable[..., Any]) -> None:
@@ -277,6 +283,81 @@ def test_damaged_witness_is_not_compared(attempt: Callable[..., Any], tmp_path: 
     assert attempt() == []
 
 
+def test_unreadable_values_are_left_out_and_end_no_training(
+    attempt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Training.step
+
+    def step_and_log(training: Training, loop: Any, x: Any) -> None:
+        step(training, loop, x)
+        loop.log(count=10**400)
+
+    monkeypatch.setattr(Training, "step", step_and_log)
+    monkeypatch.setattr("clusterdp.train.witness.witness.mark_of", lambda batch: 1 // 0)
+    monkeypatch.setattr(Training, "state", property(lambda self: {"a/b": self.net, "optimizer": self.optimizer}))
+    attempt(kill_at=KILLED)
+    (event,) = attempt()
+    assert event["verdict"] == "same"
+    assert event["compared"][0] == "random numbers"
+
+
+def test_random_numbers_of_another_bit_generator_have_a_mark() -> None:
+    before = numpy.random.get_bit_generator()
+    numpy.random.set_bit_generator(numpy.random.PCG64(1))
+    try:
+        first = marks.of_streams()
+        numpy.random.random()
+        assert marks.of_streams() != first
+    finally:
+        numpy.random.set_bit_generator(before)
+
+
+@pytest.mark.parametrize("item", [0.5, (1, 0.5), {"loss": 0.5}], ids=["number", "pair", "dict"])
+def test_long_list_has_marks_of_its_ends(item: Any) -> None:
+    def found(rows: list[Any]) -> dict[str, Any]:
+        return dict(marks.StateMarks(stateful.check({"history": {"rows": rows}})).ready())
+
+    rows = [item] * 100_000
+    assert len(first := found(rows)) < 300
+    assert found(rows[:-1]) != first
+    assert found([*rows[:-1], None]) != first
+    assert found([None, *rows[1:]]) != first
+
+
+def read_clock(training: Training) -> None:
+    training.average["began"] = time.time()
+
+
+def test_clock_in_a_plain_dict_passes_witness_stop(attempt: Callable[..., Any]) -> None:
+    attempt(read_clock, KILLED)
+    (event,) = attempt(read_clock, KILLED, witness="stop")
+    assert event["verdict"] == "rounding"
+    assert "the state is the same but for numbers such as of a clock, average/began" in event["differs"]
+
+
+def test_stop_before_an_epoch_leaves_out_the_epoch_before(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterdp.train.ranks.shared_flags.MOST_STEPS", 1)
+    for name in ("1.0", "1.1"):
+        (tmp_path / "attempts" / name).mkdir(parents=True)
+        signals, training = StopSignal(), Training()
+        saving = CheckpointConfig(url=str(tmp_path / "checkpoints"))
+        handle = JobHandle(WorkerSettings(run_dir=tmp_path, checkpoint=saving), group, signals, name)
+        loop = handle.loop(training.loader, training.state, epochs=2)
+        with signals, suppress(Stopped):
+            for epoch in loop.epochs():
+                for _ in loop.watch(range(200)):
+                    if loop.step == 3 and name == "1.0":
+                        os.kill(os.getpid(), signal.SIGTERM)
+                for (x,) in epoch:
+                    training.step(loop, x)
+                    if loop.step % 3 == 2:
+                        break
+    (event,) = verdicts(tmp_path)
+    assert (event["restored_step"], event["verdict"], event["differs"]) == (3, "same", "")
+
+
 def test_witness_folder_keeps_the_newest_files(
     attempt: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +366,19 @@ def test_witness_folder_keeps_the_newest_files(
     names = sorted(path.name for path in (tmp_path / "run" / "witness").iterdir())
     assert len(names) == 3
     assert names[-1].startswith(f"{EPOCHS * BATCHES:08d}")
+
+
+def test_copies_to_memory_do_not_displace_the_accounts_of_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterdp.train.witness.witness.KEPT", 2)
+    for token in ("a-1", "a-2" + MEMORY, "a-3" + MEMORY, "a-4" + MEMORY):
+        _write(tmp_path, account(token=token), durably=False)
+    assert sorted(path.name.partition("-")[2] for path in tmp_path.iterdir()) == [
+        "a-1.json",
+        "a-3.memory.json",
+        "a-4.memory.json",
+    ]
 
 
 def on_ranks(folder: str, name: str, kill_at: int, change: str = "", on: int = 0, stop: bool = False) -> list[Any]:
@@ -309,6 +403,41 @@ def test_rank_with_another_random_number_is_named(tmp_path: Path) -> None:
     with running(tmp_path / "b", on_ranks, str(tmp_path / "run"), "1.1", 0, "draw", 1, size=2) as ranks:
         (event,) = ranks.answers[0]
     assert "step 6 got the same batch and other random numbers on rank 1" in event["differs"]
+
+
+class Failing(IterableDataset[Any]):
+    """Fails once there is a checkpoint."""
+
+    def __init__(self, checkpoints: Path | None):
+        self.checkpoints = checkpoints
+
+    def __iter__(self) -> Any:
+        for _ in range(500):
+            if self.checkpoints is not None and any(self.checkpoints.glob("step*")):
+                raise ValueError("the disk")
+            yield torch.ones(2)
+
+
+def stop_before_failing(folder: str) -> str:
+    group = Group.start(Rendezvous.find(), backend="gloo", timeout_s=20.0)
+    (Path(folder) / "attempts" / "1.0").mkdir(parents=True, exist_ok=True)
+    saving, signals = CheckpointConfig(url=folder + "/checkpoints"), StopSignal()
+    handle = JobHandle(WorkerSettings(run_dir=Path(folder), checkpoint=saving), group, signals, "1.0")
+    data = Failing(Path(folder) / "checkpoints" if group.rendezvous.rank else None)
+    loop = handle.loop(DataLoader(data, 1), {"x": torch.zeros(1)}, epochs=1, every_steps=None)
+    try:
+        with signals:
+            for _ in loop:
+                if loop.step == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+    except Stopped:
+        return "stopped"
+    return "ended"
+
+
+def test_data_failure_on_one_rank_at_a_stop_ends_all_ranks(tmp_path: Path) -> None:
+    with running(tmp_path / "a", stop_before_failing, str(tmp_path / "run"), size=2) as ranks:
+        assert ranks.answers == ["stopped", "stopped"]
 
 
 def account(**changes: Any) -> Account:
@@ -344,3 +473,48 @@ def test_unknown_numbers_are_left_out_of_the_verdict() -> None:
     verdict = compare(account(), unknown)
     assert verdict.kind == "same"
     assert "batch" not in verdict.compared
+
+
+MOMENT, RATE = "optimizer/state/0/exp_avg", "optimizer/param_groups/0/lr"
+
+
+def after_3(loss: float = 1.0, **values: tuple[int, float, str]) -> Any:
+    """An account of the marks (checksum, value, dtype) of a weight, a moment, a rate and others."""
+    given = {"weight": (1, 1.0, "float32"), "moment": (1, 1.0, "float32"), "rate": (1, 1.0, "float64")} | values
+    names = {"weight": "model/w", "moment": MOMENT, "rate": RATE}
+    kinds = {"float32": torch.float32, "float64": torch.float64, NUMBER: torch.float64}
+    found = {
+        names.get(word, word): (crc, torch.tensor(value, dtype=kinds[dtype]).numpy().tobytes(), dtype)
+        for word, (crc, value, dtype) in given.items()
+    }
+    sums = [sum(crc for crc, _, _ in given.values())] * 2
+    return account(labels=["state 3 all"], ranks=[sums[:1], sums[1:]], details={"3": found}, values=[{"loss": loss}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        ("rounding", {"weight": (2, 1.00001, "float32"), "moment": (2, 1.0, "float32")}),
+        ("rounding", {"weight": (2, 1.00001, "float32"), "loss": 1.000001}),
+        ("other", {"weight": (2, 1.00001, "float32")}),  # an average that was lost, and is near to the model's values
+        ("other", {"weight": (2, 1.0, "float32"), "moment": (2, 1.0, "float32")}),  # values that are not kept differ
+        ("other", {"rate": (2, 1.00001, "float64"), "moment": (2, 1.00001, "float32")}),
+        ("rounding", {"time": (2, 9.0, NUMBER)}),
+        ("rounding", {"time": (2, 9.0, NUMBER), "moment": (2, 1.00001, "float32")}),
+        ("other", {"time": (2, 9.0, NUMBER), "moment": (2, 3.0, "float32")}),
+    ],
+)
+def test_verdict_of_small_differences(kind: str, changed: dict[str, Any]) -> None:
+    assert compare(after_3(time=(1, 1.0, NUMBER)), after_3(**{"time": (1, 1.0, NUMBER), **changed})).kind == kind
+
+
+def test_difference_on_another_rank_outweighs_rounding_on_rank_0() -> None:
+    then = account(labels=["state 3 a", "state 3 b"], ranks=[[1, 1], [1, 1]], details=after_3().details)
+    now = replace(then, ranks=[[2, 1], [2, 2]], details=after_3(moment=(2, 1.00001, "float32")).details)
+    verdict = compare(then, now)
+    assert (verdict.kind, "b differs on rank 1" in verdict.differs) == ("other", True)
+
+
+def test_sentence_about_random_numbers_leaves_out_an_unknown_batch() -> None:
+    then = account(labels=["batch 1", "streams 1"], ranks=[[0, 1]])
+    assert compare(then, replace(then, ranks=[[0, 2]])).differs.startswith("step 11 began with other random numbers")

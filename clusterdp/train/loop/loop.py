@@ -319,7 +319,7 @@ class Loop(Generic[Batch]):
                     break
         except GeneratorExit:
             if not sys.is_finalizing():
-                self._left, self._rng_before = True, self.batches.note_end()
+                self._left, self._rest, self._rng_before = True, None, self.batches.note_end()
             raise
         finally:
             self._variables.leave()

@@ -17,7 +17,7 @@ from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rank import Rank
 from clusterdp.train.ranks.shared_flags import Agreed
-from clusterdp.train.witness.witness import Witness
+from clusterdp.train.witness.witness import MEMORY, Witness
 
 CHECKPOINT, COPY = 1, 2  # what is due at the end of a window: a checkpoint, and a copy to the memory of the nodes
 LAST_UPLOAD_S = 600.0  # seconds for which the end of a loop waits for the store
@@ -80,7 +80,7 @@ class SaveSchedule:
         self.first = restored.step - step
         self._saved = None if restored.from_memory else self._moment(step)
         assert self.checkpointer is not None
-        self.witness.restored(self.checkpointer.token, restored)
+        self.witness.restored(self.checkpointer.token + (MEMORY if restored.from_memory else ""), restored)
 
     def _moment(self, step: int) -> Moment:
         return step, self._meta()["epoch"]
@@ -137,7 +137,7 @@ class SaveSchedule:
             with page.during(SAVE), self._tolerate(math.inf):
                 self.checkpointer.copy(self.first + step, self._meta())
                 if self.checkpointer.token != before:
-                    self.witness.saved(self.checkpointer.token, self.first + step)
+                    self.witness.saved(self.checkpointer.token + MEMORY, self.first + step)
             self._discount(time.monotonic() - began)
             self._copies_now = self._rank.flags.every == 1
 

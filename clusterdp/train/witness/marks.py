@@ -12,21 +12,24 @@ import struct
 import sys
 from array import array
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from ctypes import string_at
 from functools import cache
+from itertools import islice
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import torch
 
-from clusterdp.checkpoint.state import stateful
+from clusterdp.checkpoint.state import plain_holders, stateful
 from clusterdp.checkpoint.state.generators import generators_of, states_of
-from clusterdp.checkpoint.state.tree import is_sharded, memory_of
+from clusterdp.checkpoint.state.tree import is_sharded, key_of, memory_of
+from clusterdp.train.witness.verdict import NUMBER
 
 VALUES = 64  # values of a tensor that are read
 HEAD = 16  # bytes of a tensor whose values are kept, to see by how much they differ
-LONG = 64  # elements of a list of plain values that have a mark each
+LONG = 64  # elements of a list of plain values that have a mark each; of a longer one, the ends are read
 DEEP = 16  # nested levels of a state that are followed
 
 
@@ -43,22 +46,23 @@ class StateMarks:
 
     def __init__(self, state: Mapping[str, Any]):
         """state: as Checkpointer has it. Parts that cannot be read have no marks."""
-        self._parts = list(state)
+        self._parts = [key_of(name) for name in state]
         self._found: dict[str, Mark] = {}
-        on_gpu: list[tuple[str, torch.Tensor]] = []
-        with stateful.as_trained(state):
+        on_gpu: dict[torch.device, list[tuple[str, torch.Tensor]]] = {}
+        with suppress(Exception), stateful.as_trained(state):  # never ends a training: the next save says what is wrong
             for name, thing in state.items():
                 try:
-                    _collect(thing.state_dict(), name, self._found, on_gpu, DEEP)
-                except Exception:  # a witness never ends a training: the next save says what is wrong
-                    self._found[name] = Mark(0)
-        self._coming = _Coming(on_gpu) if on_gpu else None
+                    _collect(thing.state_dict(), key_of(name), self._found, on_gpu, DEEP, _kind_of_numbers(thing))
+                except Exception:
+                    self._found[key_of(name)] = Mark(0)
+        self._coming = [_Coming(tensors) for tensors in on_gpu.values()]
 
     def ready(self) -> Mapping[str, Mark]:
         """Returns the marks that are known: all, but those of a GPU that has not reached this moment."""
-        if self._coming is not None and self._coming.is_here():
-            self._found |= self._coming.marks()
-            self._coming = None
+        if self._coming and all(coming.is_here() for coming in self._coming):
+            for coming in self._coming:
+                self._found |= coming.marks()
+            self._coming = []
         return self._found
 
     def sums(self) -> dict[str, int]:
@@ -66,33 +70,62 @@ class StateMarks:
         sums = dict.fromkeys(self._parts, 0)
         for name, mark in self.ready().items():
             sums[name.partition("/")[0]] += crc32(name.encode(), mark.crc)
-        return {part: 0 if self._coming is not None else total & 0x7FFFFFFF for part, total in sums.items()}
+        return {part: 0 if self._coming else total & 0x7FFFFFFF for part, total in sums.items()}
 
 
-def _collect(value: Any, key: str, found: dict[str, Mark], on_gpu: list[tuple[str, torch.Tensor]], depth: int) -> None:
+def of(mark: Callable[..., int], *args: Any) -> int:
+    """Returns mark(*args); 0, which is compared with nothing, if the program's values cannot be read."""
+    try:
+        return mark(*args)
+    except Exception:
+        return 0
+
+
+def _kind_of_numbers(thing: Any) -> str:
+    """Returns how the floats of a part of the state are compared: those of a plain dict may be clocks."""
+    return NUMBER if isinstance(thing, plain_holders.DictHolder) else "float64"
+
+
+def _collect(
+    value: Any,
+    key: str,
+    found: dict[str, Mark],
+    on_gpu: dict[torch.device, list[tuple[str, torch.Tensor]]],
+    depth: int,
+    numbers: str,
+) -> None:
     if isinstance(value, torch.Tensor):
         if is_sharded(value):
             value = value.to_local()  # type: ignore[attr-defined]
         if value.is_cuda:
-            on_gpu.append((key, value))
+            on_gpu.setdefault(value.device, []).append((key, value))
         else:
             found[key] = _of_tensor(value)
     elif isinstance(value, Mapping) and depth:
         for word, item in value.items():
-            _collect(item, f"{key}/{word}", found, on_gpu, depth - 1)
-    elif isinstance(value, (list, tuple, deque)) and depth and (len(value) <= LONG or _holds_tensors(value)):
-        for number, item in enumerate(value):
-            _collect(item, f"{key}/{number}", found, on_gpu, depth - 1)
+            _collect(item, f"{key}/{word}", found, on_gpu, depth - 1, numbers)
+    elif isinstance(value, (list, tuple, deque)) and depth:
+        for number, item in _some_of(value, key, found):
+            _collect(item, f"{key}/{number}", found, on_gpu, depth - 1, numbers)
     elif (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.ndarray):
-        found[key] = Mark(crc32(value.ravel()[:VALUES].tobytes()))
+        found[key] = Mark(crc32(value.flat[:VALUES].tobytes()))
     elif type(value) is float:
-        found[key] = _of_bytes(struct.pack("<d", value), torch.float64)
-    else:
+        data = struct.pack("<d", value)
+        found[key] = Mark(crc32(data), data, numbers)
+    elif not isinstance(value, torch.device):  # a rank's GPU may have another number
         found[key] = Mark(crc32(repr(value).encode(errors="replace")))
 
 
-def _holds_tensors(values: Any) -> bool:
-    return any(isinstance(item, (torch.Tensor, Mapping, list, tuple)) for item in values)
+def _some_of(values: Sequence[Any], key: str, found: dict[str, Mark]) -> Iterable[tuple[int, Any]]:
+    """Returns the numbered values that have marks of their own. A long list has a mark itself, and only its ends are
+    read, because a history of 100,000 steps would take a second."""
+    if len(values) <= LONG or isinstance(values[0], torch.Tensor):
+        return enumerate(values)
+    backwards = zip(range(len(values) - 1, 0, -1), reversed(values), strict=False)
+    ends = [*islice(enumerate(values), LONG), *islice(backwards, LONG)]
+    plain = not any(isinstance(item, (torch.Tensor, Mapping, list, tuple, deque)) for _, item in ends)
+    found[key] = Mark(crc32(repr((len(values), *(ends if plain else ()))).encode(errors="replace")))
+    return () if plain else ends
 
 
 def _first(tensor: torch.Tensor) -> torch.Tensor:
@@ -152,8 +185,9 @@ def of_streams() -> int:
     digest = crc32(array("I", words), crc32(repr(spare).encode()))
     digest = crc32(memory_of(torch.get_rng_state()), digest)
     if numpy := sys.modules.get("numpy"):
-        _, keys, *rest = numpy.random.get_state()
-        digest = crc32(keys, crc32(repr(rest).encode(), digest))
+        state = numpy.random.get_state(legacy=False)
+        keys = state["state"].pop("key", b"")  # an array, of the usual bit generator
+        digest = crc32(keys, crc32(repr(state).encode(), digest))
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         digest = crc32(memory_of(torch.cuda.get_rng_state()), digest)
     return digest

@@ -13,6 +13,7 @@ A number of 0 is not known, and is compared with nothing.
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,8 +23,9 @@ from clusterdp.wording import ranges, some_of
 
 SAME, ROUNDING, OTHER = "same", "rounding", "other"
 CLOSE = {"float64": 1e-5, "float32": 1e-5}  # relative difference of losses that is rounding; of 16 bits 1e-2
+NUMBER = "number"  # instead of float64: a float in a plain dict, which may be a clock
 CLOSE_STATE = 100  # times as much: a state after some steps differs more than a loss
-_FORMATS = {"float64": "d", "float32": "f", "float16": "e", "bfloat16": "H"}
+_FORMATS = {"float64": "d", NUMBER: "d", "float32": "f", "float16": "e", "bfloat16": "H"}
 Marks = Mapping[str, Sequence[Any]]  # name -> Mark: (checksum, first bytes, dtype)
 
 
@@ -46,7 +48,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Verdict:
-    kind: str  # SAME, ROUNDING or OTHER
+    kind: str  # SAME, ROUNDING (nothing else shows that the training differs) or OTHER
     last: int  # the last step of the run that was compared
     compared: list[str]  # in words
     differs: str = ""  # a sentence; empty if nothing differs
@@ -65,7 +67,7 @@ def compare(then: Account, now: Account) -> Verdict:
     for label in known:
         ranks = [rank for rank, (was, here) in enumerate(pairs[label]) if was and here and was != here]
         if ranks and found.kind != OTHER:
-            kind, differs = _judged(label, ranks, then, now)
+            kind, differs = _judged(label, ranks, then, now, known)
             found = replace(found, kind=kind, differs=differs) if kind == OTHER or not found.differs else found
     return found
 
@@ -78,8 +80,8 @@ def _compared(labels: Sequence[str], now: Account) -> list[str]:
     return words + (["the loader's generators"] if "generators" in kinds else [])
 
 
-def _judged(label: str, ranks: Sequence[int], then: Account, now: Account) -> tuple[str, str]:
-    """Returns the kind of the first difference, and a sentence about it."""
+def _judged(label: str, ranks: Sequence[int], then: Account, now: Account, known: Sequence[str]) -> tuple[str, str]:
+    """Returns the kind of the first difference, and a sentence about it. known: the labels that are compared."""
     kind, after, *part = label.split(maxsplit=2)
     step, where = now.step + int(after), "" if len(now.ranks) == 1 else f" on rank {ranges(ranks)[0]}"
     if len(ranks) > 1:
@@ -87,23 +89,29 @@ def _judged(label: str, ranks: Sequence[int], then: Account, now: Account) -> tu
     if kind == "batch":
         return OTHER, f"step {step} got another batch{where}: the loader does not give what it gave."
     if kind == "streams":
-        return OTHER, f"step {step} got the same batch and other random numbers{where}: something else draws from them."
+        got = "got the same batch and" if f"batch {after}" in known else "began with"
+        return OTHER, f"step {step} {got} other random numbers{where}: something else draws from them."
     if kind == "generators":
-        here = now.generators[after]
-        names = [name for name, mark in then.generators[after].items() if here.get(name, mark) != mark]
+        drawn = now.generators[after]
+        names = [name for name, mark in then.generators[after].items() if drawn.get(name, mark) != mark]
         held = f"{some_of(names)} of the loader" if names else "a generator of the loader"
         return OTHER, f"at step {step}, {held} has drawn other numbers{where}: the next epoch is another one."
-    names = _different(then.details.get(after, {}), now.details.get(after, {}))
+    was, here = then.details.get(after, {}), now.details.get(after, {})
+    names = _different(was, here) if 0 in ranks else []
+    numbers = [name for name in names if name in was and name in here and was[name][2] == here[name][2] == NUMBER]
+    names = [name for name in names if name not in numbers] + numbers
     named = some_of(names, 3) if names else part[0]
     if after == "0":
         return OTHER, f"the state of step {step} is not the one that was saved, in {named}{where}."
-    if names and _is_rounding(names, then, now, after):
+    if names and names == numbers:
+        return ROUNDING, f"after step {step} the state is the same but for numbers such as of a clock, {named}{where}."
+    if names and _is_rounding(names[: len(names) - len(numbers)], then, now, after):
         return ROUNDING, f"after step {step} the state is the same but for rounding, in {named}."
     later = f"after step {step}, {named} {'differ' if len(names) > 1 else 'differs'}{where}"
     if (first := _first_value(then, now)) is None:
         return OTHER, f"{later}, with the same batches and random numbers: part of it is not restored."
-    at, name, was, value = first
-    logged = f"{name} {value:.9g} in step {at}, where it was {was:.9g} with the same batch and random numbers"
+    at, name, before, value = first
+    logged = f"{name} {value:.9g} in step {at}, where it was {before:.9g} with the same batch and random numbers"
     return OTHER, f"{logged}: the step uses something that is not restored; {later}."
 
 
@@ -123,11 +131,20 @@ def _first_value(then: Account, now: Account) -> tuple[int, str, float, float] |
 
 
 def _is_rounding(names: Sequence[str], then: Account, now: Account, after: str) -> bool:
-    """Whether all that differs are floating-point tensors, and as little as kernels differ that add in any order."""
+    """Whether all that differs are floating-point tensors, and as little as kernels differ that add in any order. Such
+    kernels change a loss or the optimizer's moments, too. What is equal in all values that are kept may differ by much
+    in the others."""
     was, here = then.details[after], now.details[after]
+    moments = [name for name in here if re.search(r"/state/\d+/", name)]
+    if (moments and not {*moments} & {*names} and _first_value(then, now) is None) or all(
+        was[name][1] == here[name][1] for name in {*names} & {*was} & {*here}
+    ):
+        return False
     least = 0.0
     for name in names:
         if name not in was or name not in here or was[name][2] not in _FORMATS or was[name][2] != here[name][2]:
+            return False
+        if "/param_groups/" in name:  # a rate is computed on the host, always in the same order
             return False
         least = max(least, close := CLOSE.get(was[name][2], 1e-2))
         if not _near(_numbers(was[name]), _numbers(here[name]), close * CLOSE_STATE):

@@ -25,17 +25,18 @@ from clusterdp.checkpoint.state import stateful
 from clusterdp.errors import StateError
 from clusterdp.plainfile import read_plain, write_durably
 from clusterdp.train.data.batch_mark import mark_of
-from clusterdp.train.data.loader_identity import facts
+from clusterdp.train.data.loader_identity import facts, length_of
 from clusterdp.train.data.resumable_loader import our_sampler
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.metric_log import plain, to_host
 from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rank import Rank
-from clusterdp.train.witness.marks import Mark, StateMarks, of_generators, of_streams
+from clusterdp.train.witness.marks import Mark, StateMarks, of, of_generators, of_streams
 from clusterdp.train.witness.verdict import OTHER, SAME, Account, Verdict, compare
 
 STEPS = 3  # steps after a save that are compared
 KEPT = 32  # files of the newest saves
+MEMORY = ".memory"  # ends the token of a copy to the memory of the nodes
 LONGEST_S = 0.5  # seconds for which a stop waits for the next batch, and for the disk
 
 
@@ -88,7 +89,7 @@ class Witness:
     def batch(self, batch: Any) -> None:
         """Notes a batch before the program gets it."""
         if self._windows:
-            self._note(mark_of(batch), of_streams())
+            self._note(of(mark_of, batch), of(of_streams))
 
     def _note(self, batch: int, streams: int) -> None:
         for window in self._windows:
@@ -100,14 +101,16 @@ class Witness:
 
     def stop(self, batches: Iterator[Any] | None, data_s: float) -> None:
         """Concludes what has begun, before a stop. No step follows, but the epoch's next batch is read, unless that
-        takes long. batches: the rest of the epoch; None if it is at its end. data_s: mean seconds for a batch."""
+        takes long, or ranks of a loader without a length agree on it: a rank whose data set fails would leave the
+        others waiting. batches: the rest of the epoch; None if it is at its end. data_s: mean seconds for a batch."""
         if not self._windows:
             return
-        if not self._rank.group.agree(int(batches is None or data_s > LONGEST_S))[0] and batches is not None:
+        agrees = self._rank.world_size > 1 and length_of(self._loader) is None
+        if not self._rank.group.agree(int(agrees or batches is None or data_s > LONGEST_S))[0] and batches is not None:
             noted = 0, 0  # this rank has no batch
             with suppress(Exception):  # of the data set: the state is saved
                 for batch in islice(batches, 1):
-                    noted = mark_of(batch), of_streams()
+                    noted = of(mark_of, batch), of(of_streams)
             self._note(*noted)
         self.end()
 
@@ -176,6 +179,7 @@ class Witness:
         verdict = None
         if now is not None and then is not None and now.loader == then.loader:
             verdict = compare(then, now)
+        if now is not None and then is not None and verdict is not None and verdict.compared:
             if verdict.kind == OTHER:
                 verdict = self._beside_another_resume(verdict, now)
             self._tell(then, verdict)
@@ -193,8 +197,9 @@ class Witness:
         if other is None:
             _write(self._folder, replace(now, token=again), durably=False)
         elif compare(other, now).kind == OTHER:
-            words = f"the program is not deterministic, for attempt {other.attempt} resumed there in a third way: "
-            return replace(verdict, differs=words + verdict.differs)
+            words = "the program is not deterministic, or has changed"
+            third = f"attempt {other.attempt} resumed there in a third way"
+            return replace(verdict, differs=f"{words}, for {third}: {verdict.differs}")
         return verdict
 
     def _tell(self, then: Account, verdict: Verdict) -> None:
@@ -216,8 +221,11 @@ class Witness:
 
 
 def _numbers_of(values: Mapping[str, Any]) -> dict[str, float]:
-    found = {name: plain(value) for name, value in values.items()}
-    return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}
+    found = dict[str, float]()
+    for name, value in values.items():
+        with suppress(Exception):  # a text, several numbers, or a number without end
+            found[name] = float(plain(value))
+    return found
 
 
 def _path(folder: Path, step: int, token: str) -> Path:
@@ -243,7 +251,9 @@ def _write(folder: Path, account: Account, durably: bool) -> None:
             written = path.with_suffix(".new")
             written.write_text(text)
             written.replace(path)
-        files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        kind = path.name.partition(".")[2]  # copies to memory, which are frequent, do not displace those of saves
+        files = [each for each in folder.glob("*.json") if each.name.partition(".")[2] == kind]
+        files.sort(key=lambda each: each.stat().st_mtime)
         for old in files[:-KEPT]:
             old.unlink(missing_ok=True)
 
