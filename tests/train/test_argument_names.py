@@ -23,7 +23,6 @@ from clusterdp.train import (
     Group,
     History,
     JobHandle,
-    Meters,
     ModelParallel,
     NanGuard,
     Prefetcher,
@@ -57,6 +56,7 @@ from clusterdp.train.argument_names import (
     NoSuchMethod,
     arguments_of,
     check_arguments,
+    checked,
 )
 from clusterdp.train.data.make_loader import LOADER
 from tests.train.foreign_words import LIBRARIES
@@ -266,8 +266,6 @@ def test_wrong_argument_of_fit_evaluate_predict_or_loader_is_a_config_error(
         (lambda t: Ema(t.net, amp="O2"), "amp: is the word 'O2'. Pass an Amp, such as job.amp or None."),
         (lambda t: History(3), "rows: is 3. Pass a list or None."),
         (lambda t: History().plot(other=3), "other: is 3. Pass a History, such as that of fit()."),
-        (lambda t: Meters().mean(loss=None), "loss: is a NoneType. Pass a number or a tensor."),
-        (lambda t: Meters().reduce(3), "meters.reduce: too many positional arguments. Write meters.reduce()."),
         (lambda t: ModelParallel(nn.Linear, devices=["cpu"]), "parts: Linear is a class. Pass a torch.nn.Module."),
         (lambda t: NanGuard(t.net, 3), "group: is 3. Pass a Group, such as job.group."),
         (lambda t: Prefetcher("cpu", [DATA]), "device: is a list. Pass a device, such as 'cpu' or job.device."),
@@ -309,15 +307,17 @@ def test_wrong_argument_of_any_public_name_is_a_config_error(job: JobHandle, use
 
 
 def test_right_types_are_checked_once_and_wrong_ones_at_each_call() -> None:
-    sampler = ResumableSampler(100)
+    @checked
+    def advance(samples: int) -> int:
+        return samples
+
     for _ in range(2):
-        sampler.advance(4)
+        assert advance(4) == 4
         with pytest.raises(ConfigError):
-            sampler.advance("4")  # type: ignore[arg-type]
+            advance("4")  # type: ignore[arg-type]
         with pytest.raises(ConfigError):
-            sampler.advance(2.5)  # type: ignore[arg-type]
-        sampler.advance(2.0)  # type: ignore[arg-type]
-    assert sampler.left == 88
+            advance(2.5)  # type: ignore[arg-type]
+        assert type(advance(2.0)) is int  # type: ignore[arg-type]
 
 
 def test_arguments_of_other_number_types_are_accepted(job: JobHandle) -> None:

@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
-from clusterdp.train.argument_names import checked_class
+from clusterdp.train.argument_names import checked
 
 END: Any = object()
 Transform = Callable[[Any], Any]
 
 
-@checked_class
 class Prefetcher:
     """Batches are tensors, or tuples, lists and mappings of them. Other values in a batch are left unchanged.
 
@@ -30,6 +29,7 @@ class Prefetcher:
     lap: Stopwatch.lap, to separate the wait for a batch ("data") from its copy and transform ("copy").
     """
 
+    @checked
     def __init__(
         self,
         batches: Iterable[Any],

@@ -12,7 +12,7 @@ from torch.utils.data import DistributedSampler, Sampler
 
 from clusterdp.checkpoint.state.generators import generators_of
 from clusterdp.errors import StateError
-from clusterdp.train.argument_names import checked_class
+from clusterdp.train.argument_names import checked
 from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams, seeded
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 CHUNK = 65_536  # indices that become Python ints at a time: all of a billion at once would take 36 GB
 
 
-@checked_class
 class ResumableSampler(Sampler[Any]):
     """Gives the same indices as torch's DistributedSampler, and can also begin in the middle of an epoch. The position
     is global: all ranks together have trained on the first `consumed` samples of the epoch's order. Therefore a run may
@@ -32,6 +31,7 @@ class ResumableSampler(Sampler[Any]):
     (O(size)), and read from the position on.
     """
 
+    @checked
     def __init__(
         self,
         dataset: Sized | int,

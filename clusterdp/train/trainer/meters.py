@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.argument_names import checked_class
+from clusterdp.train.argument_names import checked
 from clusterdp.train.loop.graph_watch import GraphWatch
 from clusterdp.train.output.say import say
 
@@ -88,7 +88,6 @@ class Mean:
             self.weight.host += weight
 
 
-@checked_class
 class Meters:
     """Meters by name. All methods except reduce() are local to the rank.
 
@@ -97,6 +96,7 @@ class Meters:
 
     per_rank = True  # each rank saves its own sums
 
+    @checked
     def __init__(self, group: Group | None = None):
         self.group = group
         self._meters: dict[str, Mean | Total] = {}
