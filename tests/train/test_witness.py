@@ -26,7 +26,7 @@ from clusterdp.train import Group, JobHandle, Rendezvous, Stopped, StopSignal
 from clusterdp.train.settings import WorkerSettings
 from clusterdp.train.witness import marks
 from clusterdp.train.witness.verdict import NUMBER, Account, compare
-from clusterdp.train.witness.witness import MEMORY, STEPS, _write
+from clusterdp.train.witness.witness import MEMORY, STEPS, Witness, _write
 from tests.train.ranks import running
 
 EPOCHS, BATCHES, SAVED, KILLED = 3, 8, 4, 8
@@ -518,3 +518,29 @@ def test_difference_on_another_rank_outweighs_rounding_on_rank_0() -> None:
 def test_sentence_about_random_numbers_leaves_out_an_unknown_batch() -> None:
     then = account(labels=["batch 1", "streams 1"], ranks=[[0, 1]])
     assert compare(then, replace(then, ranks=[[0, 2]])).differs.startswith("step 11 began with other random numbers")
+
+
+def test_stop_does_not_wait_for_a_hanging_data_set(
+    attempt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, ends = threading.Event(), threading.Event()
+    read = Drawing.__getitem__
+
+    def slow(self: Drawing, index: int) -> Any:
+        if hangs.is_set():
+            ends.wait()
+        return read(self, index)
+
+    monkeypatch.setattr(Drawing, "__getitem__", slow)
+    saved = Witness.saved
+
+    def save(self: Witness, *args: Any, **options: Any) -> None:
+        saved(self, *args, **options)
+        hangs.set()
+
+    monkeypatch.setattr(Witness, "saved", save)
+    attempt(kill_at=3, stop=True, every_steps=None)  # returns although the data set hangs
+    hangs.clear()
+    ends.set()
+    (event,) = attempt()
+    assert (event["verdict"], event["last"]) == ("same", event["restored_step"])

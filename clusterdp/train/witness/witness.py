@@ -101,17 +101,15 @@ class Witness:
 
     def stop(self, batches: Iterator[Any] | None, data_s: float) -> None:
         """Concludes what has begun, before a stop. No step follows, but the epoch's next batch is read, unless that
-        takes long, or ranks of a loader without a length agree on it: a rank whose data set fails would leave the
-        others waiting. batches: the rest of the epoch; None if it is at its end. data_s: mean seconds for a batch."""
+        takes long. Without a length, ranks agree on each batch, and a rank whose data set fails would leave the others
+        waiting: then none is read, and none for a GPU, whose batches have no marks. batches: the rest of the epoch;
+        None if it is at its end. data_s: mean seconds for a batch."""
         if not self._windows:
             return
         agrees = self._rank.world_size > 1 and length_of(self._loader) is None
-        if not self._rank.group.agree(int(agrees or batches is None or data_s > LONGEST_S))[0] and batches is not None:
-            noted = 0, 0  # this rank has no batch
-            with suppress(Exception):  # of the data set: the state is saved
-                for batch in islice(batches, 1):
-                    noted = of(mark_of, batch), of(of_streams)
-            self._note(*noted)
+        is_left_out = agrees or batches is None or data_s > LONGEST_S or self._rank.device.type != "cpu"
+        if not self._rank.group.agree(int(is_left_out))[0] and batches is not None:
+            self._note(*_next_of(batches))
         self.end()
 
     def step(self, values: Mapping[str, Any]) -> None:
@@ -218,6 +216,21 @@ class Witness:
             say(f"clusterdp: resumed at step {then.step}: {line}", error=verdict.kind == OTHER)
         told = {"restored_step": then.step, "first": steps[0], "last": steps[1], "verdict": verdict.kind}
         self._record.event("witness", **told, compared=verdict.compared, differs=verdict.differs)
+
+
+def _next_of(batches: Iterator[Any]) -> tuple[int, int]:
+    """Returns the marks of the next batch and of the streams; zeros if there is none, or none within LONGEST_S: a stop
+    must not wait for a data set that hangs."""
+    found = list[tuple[int, int]]()
+
+    def read() -> None:
+        with suppress(Exception):  # of the data set: the state is saved
+            found.extend((of(mark_of, batch), of(of_streams)) for batch in islice(batches, 1))
+
+    reading = Thread(target=read, name="clusterdp-next-batch", daemon=True)
+    reading.start()
+    reading.join(LONGEST_S)
+    return found[0] if found else (0, 0)
 
 
 def _numbers_of(values: Mapping[str, Any]) -> dict[str, float]:
