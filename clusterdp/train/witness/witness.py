@@ -176,7 +176,8 @@ class Witness:
     def _compare(self, then: Account | None, now: Account | None) -> None:
         verdict = None
         if now is not None and then is not None and now.loader == then.loader:
-            verdict = compare(then, now)
+            with suppress(LookupError, ValueError, TypeError):  # of a damaged file, or another version's
+                verdict = compare(then, now)
         if now is not None and then is not None and verdict is not None and verdict.compared:
             if verdict.kind == OTHER:
                 verdict = self._beside_another_resume(verdict, now)
@@ -279,7 +280,7 @@ def _read(folder: Path, step: int, token: str, ranks: int) -> Account | None:
         for marks in told["details"].values():
             marks |= {name: (crc, bytes.fromhex(head), dtype) for name, (crc, head, dtype) in marks.items()}
         account = Account(**told)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return None
     fits = len(account.ranks) == ranks and all(len(row) == len(account.labels) for row in account.ranks)
     return account if fits else None
