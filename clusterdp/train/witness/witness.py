@@ -178,9 +178,9 @@ class Witness:
         if now is not None and then is not None and now.loader == then.loader:
             with suppress(LookupError, ValueError, TypeError):  # of a damaged file, or another version's
                 verdict = compare(then, now)
-        if now is not None and then is not None and verdict is not None and verdict.compared:
-            if verdict.kind == OTHER:
-                verdict = self._beside_another_resume(verdict, now)
+                if verdict.kind == OTHER:
+                    verdict = self._beside_another_resume(verdict, now)
+        if then is not None and verdict is not None and verdict.compared:
             self._tell(then, verdict)
         if self._mode == "stop" and self._rank.group.agree(int(verdict is not None and verdict.kind == OTHER))[0]:
             raise StateError(
