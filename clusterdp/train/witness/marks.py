@@ -17,7 +17,7 @@ from contextlib import suppress
 from ctypes import string_at
 from functools import cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -33,12 +33,9 @@ LONG = 64  # elements of a list of plain values that have a mark each; of a long
 DEEP = 16  # nested levels of a state that are followed
 
 
-class Mark(NamedTuple):
-    """crc: checksum of the values. head: the first bytes of a tensor or a float; dtype: of the head; else empty."""
-
-    crc: int
-    head: bytes = b""
-    dtype: str = ""
+# A checksum of the values; the first bytes of a tensor or a float, and their dtype, else empty. A plain tuple, for a
+# state has thousands.
+Mark = tuple[int, bytes, str]
 
 
 class StateMarks:
@@ -54,7 +51,7 @@ class StateMarks:
                 try:
                     _collect(thing.state_dict(), key_of(name), self._found, on_gpu, DEEP, _kind_of_numbers(thing))
                 except Exception:
-                    self._found[key_of(name)] = Mark(0)
+                    self._found[key_of(name)] = (0, b"", "")
         self._coming = [_Coming(tensors) for tensors in on_gpu.values()]
 
     def ready(self) -> Mapping[str, Mark]:
@@ -69,7 +66,7 @@ class StateMarks:
         """Returns a sum for each part of the state, independent of the order of names; 0 if it is not known."""
         sums = dict.fromkeys(self._parts, 0)
         for name, mark in self.ready().items():
-            sums[name.partition("/")[0]] += crc32(name.encode(), mark.crc)
+            sums[name.partition("/")[0]] += crc32(name.encode(), mark[0])
         return {part: 0 if self._coming else total & 0x7FFFFFFF for part, total in sums.items()}
 
 
@@ -108,12 +105,12 @@ def _collect(
         for number, item in _some_of(value, key, found):
             _collect(item, f"{key}/{number}", found, on_gpu, depth - 1, numbers)
     elif (numpy := sys.modules.get("numpy")) is not None and isinstance(value, numpy.ndarray):
-        found[key] = Mark(crc32(value.flat[:VALUES].tobytes()))
+        found[key] = crc32(value.flat[:VALUES].tobytes()), b"", ""
     elif type(value) is float:
         data = struct.pack("<d", value)
-        found[key] = Mark(crc32(data), data, numbers)
+        found[key] = crc32(data), data, numbers
     elif not isinstance(value, torch.device):  # a rank's GPU may have another number
-        found[key] = Mark(crc32(repr(value).encode(errors="replace")))
+        found[key] = _of_text(repr(value))
 
 
 def _some_of(values: Sequence[Any], key: str, found: dict[str, Mark]) -> Iterable[tuple[int, Any]]:
@@ -124,7 +121,7 @@ def _some_of(values: Sequence[Any], key: str, found: dict[str, Mark]) -> Iterabl
     backwards = zip(range(len(values) - 1, 0, -1), reversed(values), strict=False)
     ends = [*islice(enumerate(values), LONG), *islice(backwards, LONG)]
     plain = not any(isinstance(item, (torch.Tensor, Mapping, list, tuple, deque)) for _, item in ends)
-    found[key] = Mark(crc32(repr((len(values), *(ends if plain else ()))).encode(errors="replace")))
+    found[key] = _of_text(repr((len(values), *(ends if plain else ()))))
     return () if plain else ends
 
 
@@ -138,17 +135,21 @@ def _first(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _of_tensor(tensor: torch.Tensor) -> Mark:
-    numel = tensor.numel()
-    if not numel or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
-        return Mark(crc32(repr(tuple(tensor.shape)).encode()))
+    if tensor.layout != torch.strided or not (numel := tensor.numel()) or tensor.is_meta or tensor.is_quantized:
+        return _of_text(repr(tuple(tensor.shape)))
     if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         tensor = _first(tensor).resolve_conj().resolve_neg().contiguous()
         numel = tensor.numel()
-    return _of_bytes(string_at(tensor.data_ptr(), min(VALUES, numel) * tensor.element_size()), tensor.dtype)
+    dtype = tensor.dtype
+    return _of_bytes(string_at(tensor.data_ptr(), (numel if numel < VALUES else VALUES) * dtype.itemsize), dtype)
 
 
 def _of_bytes(values: bytes, dtype: torch.dtype) -> Mark:
-    return Mark(crc32(values), values[:HEAD], _name_of(dtype))
+    return crc32(values), values[:HEAD], _name_of(dtype)
+
+
+def _of_text(text: str) -> Mark:
+    return crc32(text.encode(errors="replace")), b"", ""
 
 
 @cache
