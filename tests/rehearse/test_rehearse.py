@@ -92,6 +92,47 @@ def test_program_restarting_from_step_0_is_reported_as_lost_work(project: Path) 
     assert drill["lost"] and drill["diagnosis"], told
 
 
+FORGETS = """\
+import torch
+
+class Counter:
+    number = 0
+
+counter = Counter()
+
+def main(job):
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 2), torch.randn(64, 1))
+    model = job.wrap(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    loop = job.loop(job.loader(data, batch_size=2), {"model": model, "optimizer": optimizer}, epochs=6)
+    for x, y in loop:
+        counter.number += 1
+        loss = ((model(x) - y) ** 2).mean() * (1 + 0.01 * counter.number)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loop.log(loss=loss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("drill", "words"),
+    [
+        ("preempted", "not in the state of the loop, and begun anew at a resume: counter.number"),
+        ("rank-killed", "with the same batch and random numbers: the step uses something that is not restored"),
+    ],
+)
+def test_diagnosis_names_what_a_state_leaves_out(project: Path, drill: str, words: str) -> None:
+    (project / "forgets.py").write_text(FORGETS)
+    (project / "count.yaml").write_text("entry: forgets:main\nresources: {nodes: 2}\ncheckpoint: {every_steps: 20}\n")
+    code, told = rehearse(project, "--only", drill)
+    [row] = told["drills"]
+    assert (code, row["verdict"]) == (1, "failed"), told
+    assert words in row["diagnosis"]
+
+
 def test_unknown_drill_gets_a_suggestion_and_list_prints_the_drills(project: Path) -> None:
     command = [sys.executable, "-m", "clusterdp", "rehearse", "count.yaml", "--only", "preemted"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True)

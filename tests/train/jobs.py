@@ -102,7 +102,9 @@ def forgets(job: JobHandle, left_out: list[str]) -> None:
 
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "algorithm": algorithm}
     state = {name: thing for name, thing in state.items() if name not in left_out}
-    for _ in job.loop([1, 2, 3, 4], {**state, "head": head, "plain": plain, "closed": Closed()}, every_steps=2):
+    for _ in job.loop(
+        [1, 2, 3, 4], {**state, "head": head, "plain": plain, "tail": tail, "closed": Closed()}, every_steps=2
+    ):
         for each in (optimizer, algorithm.inner[0], sgd, closed["tail"]):
             for parameter in each.param_groups[0]["params"]:
                 parameter.grad = torch.ones_like(parameter)

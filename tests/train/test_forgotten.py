@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from clusterdp.checkpoint.state import generators
 from clusterdp.checkpoint.state.generators import generators_of, states_of
-from clusterdp.train.loop import forgotten
+from clusterdp.train.loop import census
 from clusterdp.train.loop.forgotten import MOST_LINES, Forgotten
 
 
@@ -31,7 +31,7 @@ class Record:
         self.names: list[str] = []
         self.step = 0
 
-    def event(self, _: str, what: str) -> None:
+    def event(self, _: str, what: str, **more: Any) -> None:
         self.names.append(what.partition(" is used")[0].partition(" (")[0].partition(" with each")[0])
 
 
@@ -40,13 +40,12 @@ def names(
 ) -> list[str]:
     """Returns what is named in a program that has these global variables and saves at two steps, twice at each."""
     record: Any = Record()
-    program = {"begin": Forgotten, "state": state, "loader": loader, **variables}
+    program = {"begin": Forgotten, "state": state, "loader": loader, "record": record, **variables}
     exec("__found = begin(state, loader)", program)
     for _ in range(2):
         use()
         record.step += 1
-        program["__found"].look(record)
-        program["__found"].look(record)
+        exec("__found.look(record); __found.look(record)", program)
     return record.names
 
 
@@ -127,7 +126,7 @@ def by_extra_state(training: Training) -> Any:
 
 @pytest.mark.parametrize("kept", [by_functions, by_methods, by_slots, by_globals, by_extra_state])
 def test_object_kept_by_its_owner_is_not_named(kept: Callable[[Training], Any]) -> None:
-    assert names({"kept": kept(here)}, here.step, rng=here.rng) == []
+    assert names({"model": here.model, "kept": kept(here)}, here.step, rng=here.rng) == []
 
 
 def test_objects_outside_the_state_are_named() -> None:
@@ -323,7 +322,9 @@ def test_scheduler_without_hash_is_watched() -> None:
 
     training = Training()
     training.scheduler = Plain(training.optimizer, 1)
-    assert names({"o": training.optimizer}, training.step) == ["the Plain"]
+    assert names({"o": training.optimizer, "model": training.model}, training.step) == [
+        "the Plain of model/weight, model/bias"
+    ]
 
 
 def test_locals_of_the_program_stay_as_they_are() -> None:
@@ -368,7 +369,7 @@ def test_search_of_a_large_object_ends_within_its_time(
     held = generators.parts
 
     def look() -> None:
-        now[0] += forgotten.LONGEST_S / 100
+        now[0] += census.LONGEST_S / 100
         looks[0] += 1
 
     def parts(*thing: Any, **far: bool) -> Iterator[Any]:
@@ -377,6 +378,7 @@ def test_search_of_a_large_object_ends_within_its_time(
             yield part
 
     monkeypatch.setattr(generators, "parts", parts)
+    monkeypatch.setattr(census, "parts", parts)
     monkeypatch.setattr(time, "thread_time", lambda: now[0])
     exec("begin({}, None)", {"begin": Forgotten, "thing": make()})
     assert 0 < looks[0] < 5000

@@ -405,6 +405,13 @@ def test_loop_trains_without_a_run_folder(group: Any) -> None:
     assert len(batches) == 15
 
 
+@pytest.mark.parametrize("part", [object(), {"fun": print}, {"set": {1}}])
+def test_unsavable_state_is_refused_without_a_run_folder(group: Any, part: Any) -> None:
+    job = JobHandle(WorkerSettings(), group, StopSignal(), "local.1")
+    with pytest.raises(StateError, match="part"):
+        next(iter(job.loop(job.loader(DATA, 2), {"part": part})))
+
+
 def test_state_key_named_loop_is_refused(job: JobHandle) -> None:
     with pytest.raises(StateError, match=r"state\.loop"):
         job.loop(job.loader(DATA, 2), {"loop": Counter()})

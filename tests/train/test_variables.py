@@ -425,7 +425,7 @@ def test_changes_older_than_the_epoch_are_named_once(
     attempt("run", program, state={"kept": kept})
     lines = [line for line in capsys.readouterr().out.splitlines() if "older than an epoch" in line]
     assert len(lines) == 1
-    assert "program() changes meter.sum, meter.history, replay, steps, older" in lines[0]
+    assert "older than an epoch: meter.sum, meter.history, replay, steps. A resume begins them anew" in lines[0]
     attempt("silent", program, state={"kept": kept}, forget=["steps", "replay", "meter"])
     assert "older than an epoch" not in capsys.readouterr().out
 
@@ -477,7 +477,7 @@ def test_changes_of_the_data_set_are_named(
     attempt("run", program, STEPS, data=data)
     lines = [line for line in capsys.readouterr().out.splitlines() if "older than an epoch" in line]
     assert len(lines) == 1
-    assert f".{name}, older" in lines[0]
+    assert f".{name}. A resume" in lines[0]
 
 
 def test_variables_keep_no_graph_alive(attempt: Callable[..., Any]) -> None:

@@ -144,8 +144,12 @@ def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
 def _is_followed(thing: Any) -> bool:
     """Returns whether a global or a class's attribute may lead to generators: a search through libraries takes long."""
     kind = thing if type(thing) is FunctionType else type(thing)
-    root = module_of(kind).partition(".")[0]
-    return is_a(thing, (dict, list, tuple, partial)) or is_generator(thing) or root not in _LIBRARIES
+    return is_a(thing, (dict, list, tuple, partial)) or is_generator(thing) or not is_library(kind)
+
+
+def is_library(kind: Any) -> bool:
+    """Returns whether a class or function is of Python, torch, numpy or clusterdp."""
+    return module_of(kind).partition(".")[0] in _LIBRARIES
 
 
 def is_generator(thing: Any) -> bool:

@@ -367,7 +367,7 @@ def _trouble(event: Record, number: object) -> str | None:
         other = event.get("verdict") == "other"
         return f"attempt {number} does not repeat the steps after its save: {event.get('differs')}" if other else None
     if event.get("event") == "forgotten":
-        return str(event.get("what"))
+        return None if event.get("quiet") else str(event.get("what"))
     return f"a checkpoint was not saved at step {event.get('step')}: {event.get('error')}"
 
 

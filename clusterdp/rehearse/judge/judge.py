@@ -10,6 +10,7 @@ from pathlib import Path
 from clusterdp.check.program import ProgramText
 from clusterdp.config import Config
 from clusterdp.errors import CheckpointError
+from clusterdp.operate.record.ending import not_repeated
 from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.drills.losses import CRASHES
@@ -122,11 +123,14 @@ def judge(
     if elsewhere := _resumed_elsewhere(result, history) or _queued_again(result, history):
         return Verdict(verdict=FAILED, said=elsewhere, **told)  # type: ignore[arg-type]
     differences, unread = _differences(reference, run)
+    witness = [words for _, words in not_repeated(history.attempts)]
     if unread or differences:
         said = unread or f"it ended in another state: {differ(len(differences))}{_beyond(reference, differences)}"
         firsts = tuple(f"{each.key} {each.what}" for each in differences[:SHOWN])
         after = after_fault(reference, run, history, result)
-        diagnosis = diagnose(replace(case, after=after), differences)
+        found = diagnose(replace(case, after=after), differences)
+        evidence = [*witness, _forgotten(run), found]
+        diagnosis = ". Besides, ".join(each.rstrip(".") for each in evidence if each)
         told |= {"differences": firsts, "differing": len(differences)}
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnosis, **told)  # type: ignore[arg-type]
     compared = compared_with(reference, run, result.hits[0].at)
@@ -138,7 +142,8 @@ def judge(
     if anew := begun_anew(case):  # under short time limits, such a job would never end
         said = f"the same end state, but all was done again: {anew}"
         return Verdict(verdict=LOST_WORK, said=said, diagnosis=anew, **told)  # type: ignore[arg-type]
-    beside = f"; beside the end state, {some_of(compared.other, 3)}" if compared.other else ""
+    other = compared.other + witness
+    beside = f"; beside the end state, {some_of(other, 3)}" if other else ""
     said = f"{_passed(history, result, lost, reference)}{beside}"
     return Verdict(verdict=PASSED, said=said, **told)  # type: ignore[arg-type]
 
@@ -164,6 +169,12 @@ def _queued_again(result: RunResult, history: RunHistory) -> str:
         if again := next((name for name in after if not name.startswith(allocation)), ""):
             return f"attempt {names.index(again) + 1} came back through the queue, although a spare node was there"
     return ""
+
+
+def _forgotten(run: RunDir) -> str:
+    """Returns words on what changes and is not in the state of the loop, as the attempts have named it."""
+    names = dict.fromkeys(str(event.get("name")) for event in read_events(run) if event.get("event") == "forgotten")
+    return f"not in the state of the loop, and begun anew at a resume: {some_of(list(names), 4)}" if names else ""
 
 
 def _is_whole(text: ProgramText | None) -> bool:

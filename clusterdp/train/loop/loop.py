@@ -87,7 +87,7 @@ class Loop(Generic[Batch]):
         continues: Loop[Any] | None = None,
     ):
         self._phases, self._rank, self._record = phases, phases.rank, phases.record
-        self.name, self.continues, self.over = name, continues, False
+        self.name, self.continues, self.over, self.forget = name, continues, False, forget
         self.announces = True  # whether each rank prints its share of the samples
         self.batches = Batches(phases.rank, loader, move, phases.stopwatch.lap, limit=limit_batches)
         self.position = self.batches.position
@@ -100,8 +100,8 @@ class Loop(Generic[Batch]):
         self._models = DdpModels(state)
         hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
         kept = {**state, **{name: hook for name, hook in hooks.items() if hook is not None}}
-        self._variables = Variables(state, loader, self.position, phases.rank, forget)
-        self.batches.state["loop_variables"] = self._variables
+        self.variables = Variables(state, loader, self.position, phases.rank, forget)
+        self.batches.state["loop_variables"] = self.variables
         self.state = self.batches.with_state(kept)
         saving = (phases.saving, phases.checkpointer(self.state), self._meta, every_steps, every_s, kept)
         self.saves = SaveSchedule(phases.rank, phases.record, *saving, loader)
@@ -178,7 +178,7 @@ class Loop(Generic[Batch]):
         self.position.end_at_limit(self.step >= self._limit)
         if self.position.finished:
             self._say_complete()
-        self._variables.enter(EPOCHS, sys._getframe())
+        self.variables.enter(EPOCHS, sys._getframe())
         while not self.position.finished:
             self.batches.tell_epoch()
             done, over = self.batches.done(), self.position.ended
@@ -300,7 +300,7 @@ class Loop(Generic[Batch]):
             differences = (*self.restored.differences, f"loader: {self.batches.differs}")
             self.restored, self.batches.differs = replace(self.restored, exact=False, differences=differences), None
         watch.skip()
-        self._variables.enter(BATCHES, sys._getframe())
+        self.variables.enter(BATCHES, sys._getframe())
         if self.between is not None and self.position.batch and not self.position.ended:
             self._do_between(self.between)
         try:
@@ -322,7 +322,7 @@ class Loop(Generic[Batch]):
                 self._left, self._rest, self._rng_before = True, None, self.batches.note_end()
             raise
         finally:
-            self._variables.leave()
+            self.variables.leave()
             time.turn("evaluation")  # the work between two epochs may also be other than an evaluation
             page.enter(page.PROGRAM)
         self._rng_before = self.batches.note_end()
@@ -441,7 +441,7 @@ class Loop(Generic[Batch]):
         self._rank.flags.set("enough", False)
         self._record.time.turn("evaluation")
         self.saves.now(self.step)
-        self._variables.end()
+        self.variables.end()
         self.saves.witness.end()
         self.over = True
         self.saves.upload()

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 _ACCESS = re.compile(r"(LOAD|STORE|DELETE)_(?:FAST|NAME|GLOBAL|DEREF|CLASSDEREF|CLOSURE)(?!_AND_CLEAR)")
@@ -22,7 +22,8 @@ class Names(NamedTuple):
 
     running: of the pass, set by the body for its next run or for what follows. last: of the body's last run, read by
     what follows. held: set by the pass before, and only read by the body, which may change what is in them. older: from
-    before the pass, which the body sets or reads.
+    before the pass, which the body sets or reads. sets: all that the function sets from the begin of the pass on; if it
+    is not in this function, from the body on.
     """
 
     running: frozenset[str]
@@ -30,11 +31,19 @@ class Names(NamedTuple):
     held: frozenset[str]
     older: frozenset[str]
     made: frozenset[str]
+    sets: frozenset[str]
 
 
 def is_ours(module: Any) -> bool:
     """Returns whether a module of this name is a part of clusterdp, and no program."""
     return str(module).startswith("clusterdp.") and not str(module).startswith("clusterdp.recipes")
+
+
+def is_program(module: Any) -> bool:
+    """Returns whether a module of this name is the program's own, and no library."""
+    file = getattr(sys.modules.get(str(module)), "__file__", None)
+    is_library = str(module).partition(".")[0] in sys.stdlib_module_names and module != "__main__"
+    return file is not None and "-packages" not in file and not is_ours(module) and not is_library
 
 
 def is_at_for(frame: FrameType | None) -> bool:
@@ -78,6 +87,9 @@ def _names(code: CodeType, at: int, outer: int) -> Names | None:
         held=frozenset(((reads & before) - sets) & mine),
         older=frozenset(((again & older) | (reads - sets - before)) - clocks),
         made=frozenset(again & older),
+        sets=frozenset(
+            name for each in accesses[max(start, begin if outer < 0 else 0) :] for what, name in each if what == "STORE"
+        ),
     )
 
 
@@ -120,6 +132,20 @@ def _live(
             changed = changed or here != live[number]
             live[number] = here
     return [{name for name, bit in bits.items() if each & bit} for each in (live[place] for place in wanted)]
+
+
+def named_by_functions(frame: FrameType) -> set[str]:
+    """Returns the variables of a function that its inner functions share, and the global ones that the functions of its
+    module name."""
+    names, space = {*frame.f_code.co_cellvars}, frame.f_globals
+    things = list(space.values())
+    for kind in [each for each in things if type(each) is type and each.__module__ == space.get("__name__")]:
+        things += [getattr(each, "__func__", each) for each in vars(kind).values()]
+    codes = [each.__code__ for each in things if type(each) is FunctionType and each.__globals__ is space]
+    for code in codes:  # grows: comprehensions and inner functions have code of their own
+        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+        names |= {name for name in code.co_names if name in space}
+    return names
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterdp.checkpoint.format.layout import is_phase
+from clusterdp.checkpoint.state import stateful
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError, EntryError
 from clusterdp.train.hang import page
@@ -99,9 +100,12 @@ class Phases:
         self.begun += 1
         self.rank.flags.set("enough", False)
         self.record.time.turn("restore")
-        if loop.saves.checkpointer is not None:
-            loop.saves.checkpointer.begin(loop.name, loop.state, loop.first)
-            loop.saves.forgotten = Forgotten(loop.state, loop.batches.loader) if self.rank.is_first else None
+        if loop.saves.checkpointer is None:
+            stateful.check(loop.state)  # as on the cluster
+            return
+        loop.saves.checkpointer.begin(loop.name, loop.state, loop.first)
+        if self.rank.is_first:
+            loop.saves.forgotten = Forgotten(loop.state, loop.batches.loader, loop.variables.older, loop.forget)
 
     def _stop_if_asked(self) -> None:
         rank, record = self.rank, self.record

@@ -67,6 +67,13 @@ def address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def is_plain_tensor(thing: Any) -> bool:
+    """Returns whether a thing is a tensor that has an address."""
+    if type(thing) not in (torch.Tensor, torch.nn.Parameter) or thing.layout != torch.strided:
+        return False
+    return bool(thing.numel() and thing.device.type != "meta")
+
+
 def _copied_leaf(leaf: Any) -> Any:
     if type(leaf) is torch.Tensor:
         return leaf.detach().clone()

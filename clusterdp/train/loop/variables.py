@@ -19,7 +19,7 @@ import inspect
 import sys
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, GetSetDescriptorType, SimpleNamespace
 from typing import Any
@@ -31,8 +31,17 @@ from torch.utils._pytree import tree_map
 from clusterdp.checkpoint.state import plain_holders
 from clusterdp.checkpoint.state.generators import module_of, parts, reached
 from clusterdp.errors import StateError
-from clusterdp.train.loop.forgotten import reached_by
-from clusterdp.train.loop.loop_body import Names, is_at_for, is_ours, names_of, set_variables, variables_of
+from clusterdp.train.loop.census import reached_by
+from clusterdp.train.loop.loop_body import (
+    Names,
+    is_at_for,
+    is_ours,
+    is_program,
+    named_by_functions,
+    names_of,
+    set_variables,
+    variables_of,
+)
 from clusterdp.train.loop.plain_values import MOST_BYTES, MOST_ITEMS, address, copied, mark, on_gpu, to_gpu
 from clusterdp.train.loop.position import Position
 from clusterdp.train.output.say import say
@@ -42,6 +51,7 @@ from clusterdp.wording import some_of
 EPOCHS, BATCHES = "epochs", "batches"  # the two loops of a program
 LOOKS = 3  # after the first saves, nothing new is expected
 LONGEST_S = 0.02  # limit of a search through a data set, in time of the CPU
+_CLOCKS = (time.time, time.time_ns, time.monotonic, time.perf_counter)  # a sum may look like one of the last two
 _KINDS = (bool, int, float, torch.Tensor, list, dict, deque, set, numpy.ndarray, numpy.generic)
 
 
@@ -78,11 +88,11 @@ class Variables:
         self._loops: dict[str, _For] = {}
         self._noted: tuple[int, dict[str, Any]] = (-1, {})  # an epoch, and its variables after the last batch
         self._restored: Mapping[str, Any] = {}
-        self._data_marks: dict[str, Any] | None = None  # of the loader's parts, before the first epoch
+        self._object_marks: dict[str, Any] | None = None  # of modules and the loader's parts, before the first epoch
         self._missing: set[str] | None = None  # names that had no object before the first epoch
         self._looks = 0  # how often a save has looked for what changes
         self._told = set[str]()
-        self._begun = time.time(), time.time_ns()
+        self._begun = [clock() for clock in _CLOCKS]
 
     def enter(self, loop: str, frame: FrameType | None) -> None:
         """Sets the restored variables. Called where the program asks for the first item of a loop. frame: of the
@@ -109,18 +119,18 @@ class Variables:
         found = _For(frame.f_code, frame.f_lasti, names_of(frame, place))
         names, none = found.names, frozenset[str]()
         if loop == EPOCHS:
-            found.names = Names(none, names.last, none, none, none)
+            found.names = Names(none, names.last, none, none, none, none)
         elif outer is None or place == found.place:  # `for batch in loop`: no code of an epoch
-            found.names = Names(none, names.last, none, names.older | names.running | names.held, none)
+            found.names = Names(none, names.last, none, names.older | names.running | names.held, none, names.sets)
         if loop == BATCHES:
             if self._missing is None:
                 now = variables_of(frame)
                 self._missing = {name for name in found.names.made if now.get(name) is None}
             looks = self._rank.is_first and self._looks < LOOKS
-            wanted = found.names.held | (found.names.older if looks else none)
+            wanted = found.names.held | (_older(found.names, frame) if looks else none)
             found.marks = {path: mark(value) for path, value in self._values(frame, wanted)}
-            if self._data_marks is None and looks:
-                self._data_marks = {path: mark(value) for path, value in self._values_of_data()}
+            if self._object_marks is None and looks:
+                self._object_marks = {path: mark(value) for path, value in self._values_of_objects()}
         return found
 
     def _put_back(self, loop: str, frame: FrameType, saved: Mapping[str, Any]) -> None:
@@ -162,7 +172,6 @@ class Variables:
         found = self._loops.get(BATCHES)
         if found is None:
             return self._noted[1] if self._noted[0] == self._position.epoch else {}
-        self._say_older(found)
         return {BATCHES: self._take(found)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -185,9 +194,18 @@ class Variables:
                 pairs = {f"{name}.{key}": part for key, part in list(attributes) if type(key) is str}
             yield from ((path, part) for path, part in pairs.items() if not self._is_forgotten(path))
 
-    def _values_of_data(self) -> Iterator[tuple[str, Any]]:
-        """Yields the attributes of the program's data set and sampler, but not those that the loop tells or keeps."""
+    def _values_of_objects(self) -> Iterator[tuple[str, Any]]:
+        """Yields the attributes of the program's data set and sampler, but not those that the loop tells or keeps, and
+        the numbers among the attributes of its modules, which are in no state_dict()."""
         own, ends = {id(thing) for thing in self._state.values()}, time.thread_time() + LONGEST_S
+        modules = [(name, thing) for name, thing in self._state.items() if isinstance(thing, torch.nn.Module)]
+        for path, thing in [
+            (f"{name}.{key}".rstrip("."), part) for name, each in modules for key, part in each.named_modules()
+        ]:
+            if _is_written_here(type(thing)):
+                yield from (
+                    (f"{path}.{key}", part) for key, part in list(vars(thing).items()) if type(part) in (int, float)
+                )
         for path, thing in reached(self._loader):
             if time.thread_time() > ends:
                 return
@@ -224,7 +242,7 @@ class Variables:
         left, values, gpu = [MOST_ITEMS, MOST_BYTES], dict[str, Any](), list[str]()
         lost = ""
         for path, value in now.items():
-            if self._is_forgotten(path) or id(value) in known or self._is_wall_clock(value):
+            if self._is_forgotten(path) or id(value) in known or self._is_time(value, _CLOCKS[:2]):
                 continue
             try:
                 values[path] = copied(value, memory, left)
@@ -256,33 +274,31 @@ class Variables:
                 "begin anew. job.loop(..., forget=[...]) leaves out the variables that it names."
             )
 
-    def _say_older(self, found: _For) -> None:
-        """Names, once, what has changed of what is older than the epoch."""
-        if self._looks == LOOKS or not self._rank.is_first or (frame := found.frame()) is None:
-            return
+    def older(self) -> list[str]:
+        """Returns what has changed of what is older than the epoch, at the first saves. On rank 0, in an epoch."""
+        found = self._loops.get(BATCHES)
+        if self._looks == LOOKS or found is None or (frame := found.frame()) is None:
+            return []
         self._looks += 1
         try:
             known, memory = _known(self._state), _memory(self._state)
-            marks = {**found.marks, **(self._data_marks or {})}
-            values = [*self._values(frame, found.names.older), *self._values_of_data()]
+            marks = {**found.marks, **(self._object_marks or {})}
+            values = [*self._values(frame, _older(found.names, frame)), *self._values_of_objects()]
             values = [each for each in values if isinstance(each[1], _KINDS) and id(each[1]) not in known]
-            values = [(path, value) for path, value in values if not self._is_wall_clock(value)]
-            changed = [path for path, value in values if marks.get(path, 0) != mark(value, memory)]
+            values = [(path, value) for path, value in values if not self._is_time(value, _CLOCKS)]
+            return [path for path, value in values if marks.get(path, 0) != mark(value, memory)]
         except Exception:  # the values are the program's and may be anything
-            return
-        if changed:
-            self._looks = LOOKS
-            them = "them" if len(changed) > 1 else "it"
-            say(
-                f"clusterdp: {found.code.co_name}() changes {some_of(changed, 8)}, older than an epoch: a resume "
-                f"begins {them} anew. Put {them} into the state, as in {{'best': {{'loss': 0.5}}}}, or name {them}: "
-                "job.loop(..., forget=[...])."
-            )
+            return []
 
-    def _is_wall_clock(self, value: Any) -> bool:
+    def _is_time(self, value: Any, clocks: Sequence[Callable[[], Any]]) -> bool:
         """Returns whether the value is a time of this process, which means nothing in the next one."""
-        pairs = zip(self._begun, (time.time(), time.time_ns()), strict=True)
-        return any(type(value) is type(was) and was <= value <= now for was, now in pairs)
+        pairs = zip(self._begun, clocks, strict=False)
+        return any(type(value) is type(was) and was <= value <= clock() for was, clock in pairs)
+
+
+def _older(names: Names, frame: FrameType) -> frozenset[str]:
+    """Returns the names of what is older than the epoch, and may change in it."""
+    return names.older | (named_by_functions(frame) - names.sets - names.held - names.running)
 
 
 def _passes_on(frame: FrameType) -> bool:
@@ -300,12 +316,10 @@ def _is_the_programs(kind: type) -> bool:
 
 def _is_written_here(kind: type) -> bool:
     """Returns whether the program has written a class whose objects have attributes."""
-    file = getattr(sys.modules.get(module_of(kind)), "__file__", None)
-    if file is None or "-packages" in file or is_ours(module_of(kind)):
+    if not is_program(module_of(kind)):
         return False
-    is_library = module_of(kind).partition(".")[0] in sys.stdlib_module_names
     own = [vars(each)["__dict__"] for each in kind.__mro__ if "__dict__" in vars(each)]  # may be a property
-    return bool(own) and not is_library and all(type(each) is GetSetDescriptorType for each in own)
+    return bool(own) and all(type(each) is GetSetDescriptorType for each in own)
 
 
 def _get(variables: Mapping[str, Any], path: str) -> Any:
