@@ -6,10 +6,11 @@ import copy
 import functools
 import math
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy
@@ -430,6 +431,23 @@ def test_changing_part_outside_the_state_is_named(named: Callable[..., list[str]
 @pytest.mark.parametrize("program", CORRECT, ids=lambda program: program.__name__)
 def test_census_of_a_correct_program_names_nothing(named: Callable[..., list[str]], program: Any) -> None:
     assert named(program) == []
+
+
+def test_module_beside_the_program_is_searched(
+    named: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper = ModuleType("helper")
+    helper.__file__ = "helper.py"
+    monkeypatch.setitem(sys.modules, "helper", helper)
+
+    def program(run: Run) -> None:
+        model, optimizer = built()
+        beside, helper.holder = helper, SimpleNamespace(ema=copy.deepcopy(model))  # type: ignore[attr-defined]
+        for x, y in run({"model": model, "optimizer": optimizer}):
+            train(model, optimizer, x, y)
+            average(beside.holder.ema.parameters(), model)
+
+    assert named(program) == ["helper.holder.ema"]
 
 
 def test_forget_silences_the_census(named: Callable[..., list[str]]) -> None:

@@ -41,7 +41,7 @@ class Drawing(Dataset[Any]):
     """Draws from a generator of its own."""
 
     def __init__(self) -> None:
-        self.rng = numpy.random.default_rng(3)
+        self.rng, self.shift = numpy.random.default_rng(3), 0
 
     def __len__(self) -> int:
         return 2 * BATCHES
@@ -227,6 +227,18 @@ def test_lost_part_is_named(attempt: Callable[..., Any], change: Change, capsys:
     assert event["verdict"] == "other"
     assert LOST[change] in event["differs"]
     assert "resumed at step 4: NOT as in attempt 1.1" in capsys.readouterr().err
+
+
+def test_numbers_of_the_data_set_are_told_quietly(
+    attempt: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shift(training: Training) -> None:
+        training.data.shift = 2
+
+    attempt(kill_at=KILLED)
+    (event,) = attempt(shift)
+    assert event["verdict"] == "same"
+    assert "beside what counts, dataset.shift is 2, where it was 0." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("stop_at", [3, BATCHES - 1, BATCHES + 2])

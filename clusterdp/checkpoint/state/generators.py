@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
 from itertools import islice
-from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy
@@ -150,6 +150,26 @@ def _is_followed(thing: Any) -> bool:
 def is_library(kind: Any) -> bool:
     """Returns whether a class or function is of Python, torch, numpy or clusterdp."""
     return module_of(kind).partition(".")[0] in _LIBRARIES
+
+
+def is_ours(module: Any) -> bool:
+    """Returns whether a module of this name is a part of clusterdp, and no program."""
+    return str(module).startswith("clusterdp.") and not str(module).startswith("clusterdp.recipes")
+
+
+def is_program(module: Any) -> bool:
+    """Returns whether a module of this name is the program's own, and no library."""
+    file = getattr(sys.modules.get(str(module)), "__file__", None)
+    is_library = str(module).partition(".")[0] in sys.stdlib_module_names and module != "__main__"
+    return file is not None and "-packages" not in file and not is_ours(module) and not is_library
+
+
+def is_written_here(kind: type) -> bool:
+    """Returns whether the program has written a class whose objects have attributes."""
+    if not is_program(module_of(kind)):
+        return False
+    own = [vars(each)["__dict__"] for each in kind.__mro__ if "__dict__" in vars(each)]  # may be a property
+    return bool(own) and all(type(each) is GetSetDescriptorType for each in own)
 
 
 def is_generator(thing: Any) -> bool:

@@ -31,12 +31,13 @@ from clusterdp.checkpoint.state.generators import (
     is_a,
     is_generator,
     is_library,
+    is_ours,
+    is_program,
     module_of,
     parts,
     reached,
     states_of,
 )
-from clusterdp.train.loop.loop_body import is_ours, is_program
 from clusterdp.train.loop.plain_values import address, is_plain_tensor, mark
 
 LONGEST_S = 0.02  # limit of a search, in time of the CPU

@@ -22,9 +22,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from clusterdp.checkpoint.state.as_built import parameters_of
-from clusterdp.checkpoint.state.generators import is_a, living, module_of, reached
+from clusterdp.checkpoint.state.generators import is_a, is_ours, living, module_of, reached
 from clusterdp.train.loop.census import Census, Watched, reached_by
-from clusterdp.train.loop.loop_body import is_ours, variables_of
+from clusterdp.train.loop.loop_body import variables_of
 from clusterdp.train.loop.plain_values import address, is_plain_tensor
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say

@@ -34,18 +34,6 @@ class Names(NamedTuple):
     sets: frozenset[str]
 
 
-def is_ours(module: Any) -> bool:
-    """Returns whether a module of this name is a part of clusterdp, and no program."""
-    return str(module).startswith("clusterdp.") and not str(module).startswith("clusterdp.recipes")
-
-
-def is_program(module: Any) -> bool:
-    """Returns whether a module of this name is the program's own, and no library."""
-    file = getattr(sys.modules.get(str(module)), "__file__", None)
-    is_library = str(module).partition(".")[0] in sys.stdlib_module_names and module != "__main__"
-    return file is not None and "-packages" not in file and not is_ours(module) and not is_library
-
-
 def is_at_for(frame: FrameType | None) -> bool:
     """Returns whether the frame waits for the next item of a `for`."""
     if frame is None or sys.implementation.name != "cpython":

@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, FrameType, GetSetDescriptorType, SimpleNamespace
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 import numpy
@@ -29,14 +29,12 @@ import torch
 from torch.utils._pytree import tree_map
 
 from clusterdp.checkpoint.state import plain_holders
-from clusterdp.checkpoint.state.generators import module_of, parts, reached
+from clusterdp.checkpoint.state.generators import is_ours, is_written_here, parts, reached
 from clusterdp.errors import StateError
 from clusterdp.train.loop.census import reached_by
 from clusterdp.train.loop.loop_body import (
     Names,
     is_at_for,
-    is_ours,
-    is_program,
     named_by_functions,
     names_of,
     set_variables,
@@ -202,7 +200,7 @@ class Variables:
         for path, thing in [
             (f"{name}.{key}".rstrip("."), part) for name, each in modules for key, part in each.named_modules()
         ]:
-            if _is_written_here(type(thing)):
+            if is_written_here(type(thing)):
                 yield from (
                     (f"{path}.{key}", part) for key, part in list(vars(thing).items()) if type(part) in (int, float)
                 )
@@ -210,7 +208,7 @@ class Variables:
             if time.thread_time() > ends:
                 return
             kind = type(thing)
-            if path and id(thing) not in own and _is_written_here(kind) and not hasattr(kind, "state_dict"):
+            if path and id(thing) not in own and is_written_here(kind) and not hasattr(kind, "state_dict"):
                 attributes = object.__getattribute__(thing, "__dict__").items()
                 told = {"epoch", "_epoch"} if hasattr(kind, "set_epoch") else set()
                 yield from ((f"{path}.{key}", part) for key, part in list(attributes) if key not in told)
@@ -310,16 +308,8 @@ def _is_the_programs(kind: type) -> bool:
     """Returns whether the objects of a class belong to the program alone, such as a meter of its own."""
     known = (torch.nn.Module, torch.utils.data.Dataset, torch.utils.data.Sampler)  # the state has a place for these
     return kind is SimpleNamespace or (
-        _is_written_here(kind) and not issubclass(kind, known) and not hasattr(kind, "state_dict")
+        is_written_here(kind) and not issubclass(kind, known) and not hasattr(kind, "state_dict")
     )
-
-
-def _is_written_here(kind: type) -> bool:
-    """Returns whether the program has written a class whose objects have attributes."""
-    if not is_program(module_of(kind)):
-        return False
-    own = [vars(each)["__dict__"] for each in kind.__mro__ if "__dict__" in vars(each)]  # may be a property
-    return bool(own) and all(type(each) is GetSetDescriptorType for each in own)
 
 
 def _get(variables: Mapping[str, Any], path: str) -> Any:

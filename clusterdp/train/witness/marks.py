@@ -23,7 +23,7 @@ from zlib import crc32
 import torch
 
 from clusterdp.checkpoint.state import plain_holders, stateful
-from clusterdp.checkpoint.state.generators import generators_of, states_of
+from clusterdp.checkpoint.state.generators import generators_of, is_written_here, reached, states_of
 from clusterdp.checkpoint.state.tree import is_sharded, key_of, memory_of
 from clusterdp.train.witness.verdict import NUMBER
 
@@ -198,6 +198,16 @@ def of_generators(loader: Any) -> dict[str, int]:
     """Returns the marks of the generators that a loader, its samplers and its data set hold, by their places."""
     states = states_of(generators_of(loader))
     return {name: crc32(_data_of(state)) for name, state in states.items()}
+
+
+def numbers_of(loader: Any) -> dict[str, float]:
+    """Returns the numbers among the attributes of a loader's parts that the program has written, by their places."""
+    found = dict[str, float]()
+    for path, thing in reached(loader):
+        if path and is_written_here(type(thing)):
+            own = object.__getattribute__(thing, "__dict__").items()
+            found |= {f"{path}.{key}": part for key, part in own if type(part) in (int, float)}
+    return found
 
 
 def _data_of(state: Any) -> bytes:

@@ -33,7 +33,8 @@ Marks = Mapping[str, Sequence[Any]]  # name -> Mark: (checksum, first bytes, dty
 class Account:
     """What the attempt `attempt` did after the save `token`. values: what rank 0 has logged in each step. details: rank
     0's marks of the state, by number of steps since the save. generators: rank 0's, likewise.
-    loader: what is known of it; with another one, nothing is compared."""
+    numbers: those among the attributes of the loader's parts. loader: what is known of it; with another one, nothing is
+    compared."""
 
     token: str
     step: int
@@ -43,6 +44,7 @@ class Account:
     values: list[dict[str, float]] = field(default_factory=list)
     details: Mapping[str, Marks] = field(default_factory=dict)
     generators: dict[str, dict[str, int]] = field(default_factory=dict)
+    numbers: dict[str, float] = field(default_factory=dict)
     loader: dict[str, Any] = field(default_factory=dict)
 
 
@@ -52,6 +54,7 @@ class Verdict:
     last: int  # the last step of the run that was compared
     compared: list[str]  # in words
     differs: str = ""  # a sentence; empty if nothing differs
+    numbers: str = ""  # a sentence about numbers of the loader that differ, which may mean nothing
 
 
 def compare(then: Account, now: Account) -> Verdict:
@@ -63,13 +66,19 @@ def compare(then: Account, now: Account) -> Verdict:
     }
     known = [label for label, each in pairs.items() if any(was and here for was, here in each)]
     last = now.step + max((int(label.split()[1]) for label in known), default=0)
-    found = Verdict(SAME, last, _compared(known, now))
+    found = Verdict(SAME, last, _compared(known, now), numbers=_numbers_apart(then.numbers, now.numbers))
     for label in known:
         ranks = [rank for rank, (was, here) in enumerate(pairs[label]) if was and here and was != here]
         if ranks and found.kind != OTHER:
             kind, differs = _judged(label, ranks, then, now, known)
             found = replace(found, kind=kind, differs=differs) if kind == OTHER or not found.differs else found
     return found
+
+
+def _numbers_apart(then: Mapping[str, float], now: Mapping[str, float]) -> str:
+    apart = [name for name in now if name in then and then[name] != now[name]]
+    told = [f"{name} is {now[name]:g}, where it was {then[name]:g}" for name in apart]
+    return f"beside what counts, {some_of(told, 3)}" if told else ""
 
 
 def _compared(labels: Sequence[str], now: Account) -> list[str]:

@@ -31,7 +31,7 @@ from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.metric_log import plain, to_host
 from clusterdp.train.output.say import say
 from clusterdp.train.ranks.rank import Rank
-from clusterdp.train.witness.marks import Mark, StateMarks, of, of_generators, of_streams
+from clusterdp.train.witness.marks import Mark, StateMarks, numbers_of, of, of_generators, of_streams
 from clusterdp.train.witness.verdict import OTHER, SAME, Account, Verdict, compare
 
 STEPS = 3  # steps after a save that are compared
@@ -53,6 +53,7 @@ class _Window:
     values: list[dict[str, Any]] = field(default_factory=list)
     after: StateMarks | None = None
     generators: list[dict[str, int]] = field(default_factory=list)  # after the first batch, and after the last step
+    numbers: dict[str, float] = field(default_factory=dict)  # after the last step
 
 
 class Witness:
@@ -124,9 +125,15 @@ class Witness:
                 if len(window.steps) == STEPS:
                     window.after = self._marks()
                     window.generators.append(of_generators(self._drawing))
+                    window.numbers = self._numbers()
                     over += [window] if self._rank.device.type == "cpu" else []  # a GPU's marks come a step later
         for window in over:
             self._conclude(window)
+
+    def _numbers(self) -> dict[str, float]:
+        with suppress(Exception):  # an object of the program
+            return numbers_of(self._loader) if self._rank.is_first else {}
+        return {}
 
     def end(self) -> None:
         """Concludes what has begun, at the end of the loop."""
@@ -170,6 +177,7 @@ class Witness:
             values=[_numbers_of(values) for values in window.values],
             details=details,
             generators=generators,
+            numbers=window.numbers,
             loader=facts(self._loader),
         )
 
@@ -215,6 +223,8 @@ class Witness:
             line = f"{span} of attempt {then.attempt} ({', '.join(verdict.compared)})."
         if verdict.kind == OTHER or steps[0] <= steps[1]:  # else it is over, and has no step to compare
             say(f"clusterdp: resumed at step {then.step}: {line}", error=verdict.kind == OTHER)
+            if verdict.numbers:
+                say(f"clusterdp: resumed at step {then.step}: {verdict.numbers}.")
         told = {"restored_step": then.step, "first": steps[0], "last": steps[1], "verdict": verdict.kind}
         self._record.event("witness", **told, compared=verdict.compared, differs=verdict.differs)
 
