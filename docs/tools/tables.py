@@ -96,7 +96,9 @@ EVENTS = {
         "A checkpoint is committed. `memory`: the batch program has written a copy in memory to the disk.",
     ),
     "forgotten": Event(
-        "rank0", "what", "A used optimizer, scheduler or generator is not in the state of its loop; `what`: a text."
+        "rank0",
+        "name what quiet",
+        "`name` has changed and is not in the state of its loop; `what`: a text. `quiet`: numbers, lists and dicts.",
     ),
     "save-failed": Event("rank0", "step error failures", "A save has failed; `failures`: how many in a row."),
     "signal": Event(

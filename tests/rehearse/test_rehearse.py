@@ -124,7 +124,7 @@ def main(job):
         ("rank-killed", "with the same batch and random numbers: the step uses something that is not restored"),
     ],
 )
-def test_diagnosis_names_what_a_state_leaves_out(project: Path, drill: str, words: str) -> None:
+def test_diagnosis_names_a_counter_outside_the_state(project: Path, drill: str, words: str) -> None:
     (project / "forgets.py").write_text(FORGETS)
     (project / "count.yaml").write_text("entry: forgets:main\nresources: {nodes: 2}\ncheckpoint: {every_steps: 20}\n")
     code, told = rehearse(project, "--only", drill)

@@ -429,7 +429,7 @@ def test_changing_part_outside_the_state_is_named(named: Callable[..., list[str]
 
 
 @pytest.mark.parametrize("program", CORRECT, ids=lambda program: program.__name__)
-def test_census_of_a_correct_program_names_nothing(named: Callable[..., list[str]], program: Any) -> None:
+def test_census_is_silent_on_a_correct_program(named: Callable[..., list[str]], program: Any) -> None:
     assert named(program) == []
 
 

@@ -229,7 +229,7 @@ def test_lost_part_is_named(attempt: Callable[..., Any], change: Change, capsys:
     assert "resumed at step 4: NOT as in attempt 1.1" in capsys.readouterr().err
 
 
-def test_numbers_of_the_data_set_are_told_quietly(
+def test_numbers_of_the_data_set_are_compared_quietly(
     attempt: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def shift(training: Training) -> None:

@@ -278,8 +278,8 @@ def reached_by(state: Mapping[str, Any]) -> Iterator[Any]:
         yield thing
         if is_a(thing, dict):
             left += dict.values(thing)
-        elif is_a(thing, (list, tuple, set, frozenset, deque)):
-            left += thing
+        elif rows := [kind for kind in (list, tuple, set, frozenset, deque) if is_a(thing, kind)]:
+            left += rows[0].__iter__(thing)  # not that of a subclass, which is the program's
         elif is_a(thing, torch.nn.Module) and not _saves_more(thing):
             left += filter(_saves_more, thing.modules())
         else:

@@ -105,7 +105,8 @@ class Phases:
             return
         loop.saves.checkpointer.begin(loop.name, loop.state, loop.first)
         if self.rank.is_first:
-            loop.saves.forgotten = Forgotten(loop.state, loop.batches.loader, loop.variables.older, loop.forget)
+            state = {name: part for name, part in loop.state.items() if name not in loop.batches.state}
+            loop.saves.forgotten = Forgotten(state, loop.batches.loader, loop.variables.older, loop.forget)
 
     def _stop_if_asked(self) -> None:
         rank, record = self.rank, self.record
