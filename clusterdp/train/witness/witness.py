@@ -35,7 +35,7 @@ from clusterdp.train.witness.marks import Mark, StateMarks, numbers_of, of, of_g
 from clusterdp.train.witness.verdict import OTHER, SAME, Account, Verdict, compare
 
 STEPS = 3  # steps after a save that are compared
-KEPT = 32  # files of the newest saves
+KEPT = 32  # files of the newest saves, at least
 MEMORY = ".memory"  # ends the token of a copy to the memory of the nodes
 LONGEST_S = 0.5  # seconds for which a stop waits for the next batch, and for the disk
 
@@ -277,9 +277,10 @@ def _write(folder: Path, account: Account, durably: bool) -> None:
             written.replace(path)
         kind = path.name.partition(".")[2]  # copies to memory, which are frequent, do not displace those of saves
         files = [each for each in folder.glob("*.json") if each.name.partition(".")[2] == kind]
-        files.sort(key=lambda each: each.stat().st_mtime)
-        for old in files[:-KEPT]:
-            old.unlink(missing_ok=True)
+        if len(files) > KEPT + KEPT // 2:  # else a copy each second would ask for 32 times on a shared file system
+            files.sort(key=lambda each: each.stat().st_mtime)
+            for old in files[:-KEPT]:
+                old.unlink(missing_ok=True)
 
 
 def _read(folder: Path, step: int, token: str, ranks: int) -> Account | None:
