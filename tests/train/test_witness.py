@@ -18,11 +18,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
 
-from clusterdp.checkpoint.state import stateful
+from clusterdp.checkpoint import Checkpointer
+from clusterdp.checkpoint.state import plain_holders, stateful
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import StateError
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.train import Group, JobHandle, Rendezvous, Stopped, StopSignal
+from clusterdp.train.loop import position
 from clusterdp.train.settings import WorkerSettings
 from clusterdp.train.witness import marks
 from clusterdp.train.witness.verdict import NUMBER, Account, compare
@@ -227,6 +229,39 @@ def test_lost_part_is_named(attempt: Callable[..., Any], change: Change, capsys:
     assert event["verdict"] == "other"
     assert LOST[change] in event["differs"]
     assert "resumed at step 4: NOT as in attempt 1.1" in capsys.readouterr().err
+
+
+LEFT_OUT = {
+    "optimizer": "the state of step 12 is not the one that was saved, in optimizer/",
+    "scheduler": "the state of step 12 is not the one that was saved, in scheduler/",
+    "average": "the state of step 12 is not the one that was saved, in average/",
+    "loop": "step 13 got another batch",
+    "generators": "step 13 got another batch",
+    "random numbers": "step 13 got the same batch and other random numbers",
+}
+
+
+@pytest.mark.parametrize("part", LEFT_OUT)
+def test_part_left_out_of_a_restore_is_named(
+    attempt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    load = stateful.load
+
+    def load_others(name: str, thing: Any, state: Any) -> None:
+        if name != part:
+            load(name, thing, state)
+
+    attempt(kill_at=2 * KILLED)  # in the second epoch
+    monkeypatch.setattr(stateful, "load", load_others)
+    if part == "average":
+        monkeypatch.setattr(plain_holders, "fill", lambda *_: None)
+    elif part == "generators":
+        monkeypatch.setattr(position, "set_states", lambda *_: [])
+    elif part == "random numbers":
+        monkeypatch.setattr(Checkpointer, "restore_rng", lambda _: None)
+    (event,) = attempt()
+    assert event["verdict"] == "other"
+    assert LEFT_OUT[part] in event["differs"]
 
 
 def test_numbers_of_the_data_set_are_compared_quietly(
