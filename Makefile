@@ -107,6 +107,7 @@ release: lint
 	@test -z "$$(git status --porcelain)" || { echo 'make release: commit your changes first' >&2; exit 2; }
 	@grep -q '^## $(V) (unreleased)$$' CHANGELOG.md || { echo 'CHANGELOG.md: no heading "## $(V) (unreleased)"' >&2; exit 2; }
 	sed -i.old 's/^__version__ = .*/__version__ = "$(V)"/' clusterdp/__init__.py && rm clusterdp/__init__.py.old
+	sed -i.old 's/^version = "[^"]*"/version = "$(V)"/' clusterdp/fakeslurm/pyproject.toml && rm clusterdp/fakeslurm/pyproject.toml.old
 	sed -i.old "s/^## $(V) (unreleased)$$/## $(V) ($$(date +%Y-%m-%d))/" CHANGELOG.md && rm CHANGELOG.md.old
 	$(bin)/python -m pytest tests/test_wheel.py
 	git commit -am 'Release $(V)' && git tag -a v$(V) -m 'clusterdp $(V)'

@@ -22,7 +22,6 @@ MIRRORS = {
     "errors": [],
     "plainfile": ["operate/test_odd_files.py"],
     "procfs": ["test_procfs.py"],
-    "pytest_plugin": ["fakeslurm/test_plugin.py"],
     "rundir": ["operate/test_odd_files.py", "operate/logs", "operate/record", "submission/test_lock.py"],
     "wording": ["test_wording.py"],
 }

@@ -25,9 +25,9 @@ How `sbatch job.sh` becomes a row of sacct:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.cluster import FakeCluster
-    from clusterdp.fakeslurm.core.shape import NodeShape, PartitionShape, Shape, SlurmConf
-    from clusterdp.fakeslurm.errors import FakeSlurmError
+    from .cluster import FakeCluster
+    from .core.shape import NodeShape, PartitionShape, Shape, SlurmConf
+    from .errors import FakeSlurmError
 
 __all__ = ["FakeCluster", "FakeSlurmError", "NodeShape", "PartitionShape", "Shape", "SlurmConf"]
 

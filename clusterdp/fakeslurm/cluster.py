@@ -17,14 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from clusterdp.fakeslurm.core import hosts_file, login_shells, node_folders, processes, wire
-from clusterdp.fakeslurm.core.job_environ import MARK
-from clusterdp.fakeslurm.core.paths import DAEMON_PROGRAM, Paths
-from clusterdp.fakeslurm.core.release import version_of
-from clusterdp.fakeslurm.core.shape import PartitionShape, Shape, conf_text
-from clusterdp.fakeslurm.errors import FakeSlurmError
-from clusterdp.fakeslurm.install_commands import install
-from clusterdp.slurm.state import FINAL, JobState
+from .core import hosts_file, login_shells, node_folders, processes, wire
+from .core.job_environ import MARK
+from .core.paths import DAEMON_PROGRAM, Paths
+from .core.release import version_of
+from .core.shape import PartitionShape, Shape, conf_text
+from .core.state import FINAL, JobState
+from .errors import VERB, FakeSlurmError
+from .install_commands import install
 
 STOP_WITHIN_S = 15
 
@@ -90,7 +90,7 @@ class FakeCluster:
 
     @staticmethod
     def default_folder() -> Path:
-        """Returns the folder of `clusterdp fake up`'s cluster, private to the user."""
+        """Returns the folder of the cluster of `fakeslurm up`, private to the user."""
         base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
         return Path(base) / "clusterdp" / "fake"
 
@@ -107,9 +107,7 @@ class FakeCluster:
         folder = Path(folder or cls.default_folder()).absolute()
         paths = Paths(folder)
         if not _is_up(paths):
-            raise FakeSlurmError(
-                f"{folder}: no fake cluster is up there. Start one: `clusterdp fake up`, or use --dir."
-            )
+            raise FakeSlurmError(f"{folder}: no fake cluster is up there. Start one: `{VERB} up`, or use --dir.")
         shape = Shape.from_json(json.loads(paths.shape.read_text())["shape"])
         cluster = cls(folder, shape=shape)
         if not paths.answers():
@@ -122,7 +120,7 @@ class FakeCluster:
         """Starts the cluster. Returns when the cluster accepts jobs. An `owned` cluster ends with this process, even by
         kill -9."""
         paths = self._paths
-        up_already = f"{self.folder}: a fake cluster is up there. Use it, or `clusterdp fake down` first."
+        up_already = f"{self.folder}: a fake cluster is up there. Use it, or `{VERB} down` first."
         if _is_up(paths) and paths.answers():
             raise FakeSlurmError(up_already)
         try:
@@ -228,7 +226,7 @@ class FakeCluster:
         return {**os.environ, "PATH": f"{self.bin}{os.pathsep}{path}", "SLURM_CONF": str(self._paths.conf)}
 
     def exports(self) -> str:
-        """Returns the lines that `clusterdp fake env` prints for `eval` in a shell."""
+        """Returns the lines that `fakeslurm env` prints for `eval` in a shell."""
         path, conf = shlex.quote(str(self.bin)), shlex.quote(str(self._paths.conf))
         return f'export PATH={path}:"$PATH"\nexport SLURM_CONF={conf}'
 
@@ -273,7 +271,7 @@ class FakeCluster:
 
     def history(self) -> list[dict[str, Any]]:
         """Returns all events of history.jsonl, oldest first: state changes of jobs, and faults caused on purpose."""
-        from clusterdp.fakeslurm.slurmdbd.history import read
+        from .slurmdbd.history import read
 
         return list(read(self._paths.history))
 
@@ -352,7 +350,7 @@ class ControlConnection:
         except OSError as error:
             line.close()
             raise FakeSlurmError(
-                f"{self._folder}: the fake cluster does not answer. Start it with `clusterdp fake up`."
+                f"{self._folder}: the fake cluster does not answer. Start it with `{VERB} up`."
             ) from error
         return line
 

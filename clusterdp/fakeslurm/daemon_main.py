@@ -3,16 +3,14 @@
 Exits with 0 when the daemon answers.
 """
 
-# ruff: noqa: E402
-
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
-# Adds the folder above clusterdp/, because without site, Python does not find installed packages.
-sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-from clusterdp.fakeslurm.start_daemon import start
-
-sys.exit(start(sys.argv[1]))
+# Without site, Python does not find installed packages. The package is clusterdp.fakeslurm, or fakeslurm alone.
+folders = os.path.dirname(os.path.abspath(__file__)).split(os.sep)
+names = folders[-2:] if os.path.exists(os.sep.join([*folders[:-1], "__init__.py"])) else folders[-1:]
+sys.path[0] = os.sep.join(folders[: -len(names)]) or os.sep
+sys.exit(import_module(".".join([*names, "start_daemon"])).start(sys.argv[1]))

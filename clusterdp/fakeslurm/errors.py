@@ -5,3 +5,6 @@ from __future__ import annotations
 
 class FakeSlurmError(Exception):
     """`<object>: <what is wrong>. <what to do>.`"""
+
+
+VERB = "clusterdp fake" if __name__.startswith("clusterdp.") else "fakeslurm"  # what its user types

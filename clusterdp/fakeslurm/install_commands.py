@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusterdp.fakeslurm.commands import NAMES
-from clusterdp.fakeslurm.core.paths import Paths
+from .commands import NAMES
+from .core.paths import Paths
 
 CLIENT = Path(__file__).resolve().parent / "client"
 # Slurm's other commands, which print an error. Without these files, the commands of an installed Slurm would run.

@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from clusterdp.fakeslurm.core import times
-from clusterdp.fakeslurm.core.release import version_of
-from clusterdp.fakeslurm.core.shape import QUICK, NodeShape, PartitionShape, Shape, SlurmConf
-from clusterdp.fakeslurm.errors import FakeSlurmError
-from clusterdp.slurm.hostlist import HostlistError, expand
+from .core import times
+from .core.hostlist import HostlistError, expand
+from .core.release import version_of
+from .core.shape import QUICK, NodeShape, PartitionShape, Shape, SlurmConf
+from .errors import FakeSlurmError
 
 PREEMPT_MODES = ("OFF", "REQUEUE", "CANCEL")
 TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")

@@ -9,9 +9,9 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from clusterdp.fakeslurm.core import hosts_file, login_shells, mounts, processes
-from clusterdp.fakeslurm.core.paths import Paths
-from clusterdp.fakeslurm.slurmstepd.forkserver import ForkServer
+from .core import hosts_file, login_shells, mounts, processes
+from .core.paths import Paths
+from .slurmstepd.forkserver import ForkServer
 
 
 def start(folder: str) -> int:
@@ -43,7 +43,7 @@ def start(folder: str) -> int:
         sys.modules["ssl"] = None  # type: ignore[assignment]
         import asyncio
 
-        from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+        from .slurmctld.daemon import Daemon
 
         async def main() -> None:
             await Daemon(paths, forkserver).run(written)

@@ -10,7 +10,7 @@ import pytest
 
 from clusterdp.cli import main
 from clusterdp.fakeslurm import FakeCluster
-from clusterdp.rehearse.clusters.job_cluster import fresh_job_id
+from clusterdp.fakeslurm.core.job_ids import fresh_job_id
 
 
 @pytest.fixture

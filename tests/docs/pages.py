@@ -14,7 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
-    r"^(?P<before><!-- [^\n]* -->\n)?(?P<indent> *)```(?P<language>[\w{}-]*)\n(?P<text>.*?)^ *```$", re.M | re.S
+    r"^(?P<before><!-- [^\n]* -->\n)?(?P<indent> *)```(?P<language>[\w{}-]*)(?: [^\n]*)?\n(?P<text>.*?)^ *```$",
+    re.M | re.S,
 )
 LANGUAGES = {"bash", "yaml", "python", "text", "diff", "json", "console"}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from clusterdp.fakeslurm.cluster import FakeCluster
+from clusterdp.fakeslurm.core.job_ids import fresh_job_id
 from clusterdp.fakeslurm.core.shape import PartitionShape, Shape
-from clusterdp.rehearse.clusters.job_cluster import fresh_job_id
 from tests.e2e.cluster import Cluster
 from tests.slurm.testbed import RealSlurm
 

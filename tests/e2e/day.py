@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from clusterdp.fakeslurm import FakeCluster, PartitionShape, Shape
+from clusterdp.fakeslurm.core.job_ids import fresh_job_id
 from clusterdp.operate.account.run_account import RunAccount
-from clusterdp.rehearse.clusters.job_cluster import fresh_job_id
 from tests.e2e.cluster import Cluster
 from tests.e2e.faults import DISK, FAULTS, Fault, Scene
 from tests.e2e.processes import processes_of

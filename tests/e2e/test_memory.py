@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster, Shape
-from clusterdp.rehearse.clusters.job_cluster import fresh_job_id
+from clusterdp.fakeslurm.core.job_ids import fresh_job_id
 from clusterdp.slurm.hostlist import expand
 from tests.e2e.cluster import Cluster
 from tests.e2e.run import clusterdp, submit

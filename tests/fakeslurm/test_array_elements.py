@@ -3,7 +3,7 @@
 import signal
 import subprocess
 
-from clusterdp.slurm.state import JobState
+from clusterdp.fakeslurm.core.state import JobState
 from tests.fakeslurm.conftest import Desk
 
 DEAF = "trap '' TERM\ntouch deaf\nsleep 100 & wait\nsleep 100 & wait\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
-from clusterdp.slurm.state import JobState
+from clusterdp.fakeslurm.core.state import JobState
 
 from .conftest import Desk, impatient
 

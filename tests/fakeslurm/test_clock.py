@@ -9,10 +9,10 @@ import pytest
 from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.model import JobRecord, Model
 from clusterdp.fakeslurm.core.shape import Shape, User
+from clusterdp.fakeslurm.core.state import JobState
 from clusterdp.fakeslurm.slurmctld import journal, timers
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
-from clusterdp.slurm.state import JobState
 
 DAY_S = 86400
 

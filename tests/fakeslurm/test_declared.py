@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.cli.fake import read_shape
-from clusterdp.errors import FakeError
 from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
+from clusterdp.fakeslurm.cli import read_shape
 from clusterdp.fakeslurm.shape_file import shape_from
 
 from .conftest import Desk
@@ -140,9 +139,9 @@ def test_invalid_cluster_declaration_is_an_error_with_its_cause(declared: dict[s
 
 def test_missing_or_unparsable_cluster_file_is_an_error_with_its_cause(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("nodes: [")
-    with pytest.raises(FakeError, match=r"bad.yaml: no YAML: .*line 1"):
+    with pytest.raises(FakeSlurmError, match=r"bad.yaml: no YAML: .*line 1"):
         read_shape(str(tmp_path / "bad.yaml"))
-    with pytest.raises(FakeError, match="No such file"):
+    with pytest.raises(FakeSlurmError, match="No such file"):
         read_shape(str(tmp_path / "none.yaml"))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from clusterdp.fakeslurm import FakeCluster
 from clusterdp.fakeslurm.core.shape import Shape
-from clusterdp.slurm.state import JobState
+from clusterdp.fakeslurm.core.state import JobState
 
 from .conftest import Desk
 

@@ -11,10 +11,10 @@ from clusterdp.fakeslurm.commands.sacct import aligned, fit
 from clusterdp.fakeslurm.core.job_desc import Gpus, JobDesc
 from clusterdp.fakeslurm.core.model import Array, JobRecord, JobTable, Model, Share, Step
 from clusterdp.fakeslurm.core.shape import Shape, User
+from clusterdp.fakeslurm.core.state import JobState
 from clusterdp.fakeslurm.slurmctld import journal, scheduler, timers
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
-from clusterdp.slurm.state import JobState
 
 
 def job(number: int, state: JobState = JobState.PENDING, end: float | None = None) -> JobRecord:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster
-from clusterdp.slurm.state import JobState
+from clusterdp.fakeslurm.core.state import JobState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

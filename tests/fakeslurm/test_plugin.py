@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.cli.fake import read_shape
 from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.cli import read_shape
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/fake_cluster.md").read_text()
 TESTED = re.findall(r"<!-- tested: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
@@ -29,7 +29,7 @@ def pytest_in(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
 
 
 # Other people's plugins take a second to load.
-ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p clusterdp.pytest_plugin"}
+ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p clusterdp.fakeslurm.pytest_plugin"}
 
 
 def test_page_example_of_testing_a_script_passes(examples: Path) -> None:
@@ -54,9 +54,9 @@ def test_pytest_plugin_imports_only_itself_if_its_fixture_is_unused(tmp_path: Pa
     (tmp_path / "test_nothing.py").write_text(
         "import sys\n"
         "def test_nothing():\n"
-        "    assert 'clusterdp.pytest_plugin' in sys.modules\n"
+        "    assert 'clusterdp.fakeslurm.pytest_plugin' in sys.modules\n"
         "    ours = {name for name in sys.modules if name.startswith('clusterdp')}\n"
-        "    assert ours == {'clusterdp', 'clusterdp.pytest_plugin'}\n"
+        "    assert ours == {'clusterdp', 'clusterdp.fakeslurm', 'clusterdp.fakeslurm.pytest_plugin'}\n"
     )
     done = pytest_in(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

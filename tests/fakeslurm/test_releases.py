@@ -15,7 +15,7 @@ import clusterdp.fakeslurm
 from clusterdp.fakeslurm import FakeCluster
 from clusterdp.fakeslurm.core.per_release import PerRelease
 from clusterdp.fakeslurm.core.release import Release
-from clusterdp.slurm.state import JobState
+from clusterdp.fakeslurm.core.state import JobState
 
 from .conftest import Desk, impatient
 from .test_jobs import ECHO_SIGNALS

@@ -12,7 +12,7 @@ import pytest
 from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
 from clusterdp.fakeslurm.core import processes
 from clusterdp.fakeslurm.core.paths import Paths
-from clusterdp.slurm.state import JobState
+from clusterdp.fakeslurm.core.state import JobState
 
 from .conftest import Desk
 

@@ -7,8 +7,8 @@ from clusterdp.fakeslurm.core.error_texts import Refusal
 from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.model import JobRecord, Model, Share
 from clusterdp.fakeslurm.core.shape import Shape
+from clusterdp.fakeslurm.core.state import JobState
 from clusterdp.fakeslurm.slurmdbd.accounting import Accounting, AccountingJob
-from clusterdp.slurm.state import JobState
 
 NOW = 1_000_000.0
 HOUR = 3600.0

@@ -7,8 +7,8 @@ import pytest
 from clusterdp.fakeslurm.core.job_desc import Gpus, JobDesc
 from clusterdp.fakeslurm.core.model import Array, JobRecord, Model
 from clusterdp.fakeslurm.core.shape import Shape
+from clusterdp.fakeslurm.core.state import JobState
 from clusterdp.fakeslurm.slurmctld.scheduler import CancelInvalid, KeepPending, PreemptJob, StartJob, schedule
-from clusterdp.slurm.state import JobState
 
 NOW = 1_000_000.0
 

@@ -12,7 +12,7 @@ from time import sleep, time_ns
 PACKAGE = __file__.rpartition("/client/")[0]
 TYPE_CHECKING = False  # importing `typing` would cost 7 ms
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.core import wire
+    from ..core import wire
 else:
     sys.path.append(PACKAGE + "/core")
     import wire
@@ -24,7 +24,8 @@ ATTEMPTS = 50  # failed attempts in a row, after which the command gives up
 heard = False  # whether this attempt got an answer
 TOKEN = f"{os.getpid()}.{time_ns()}"  # id of the request, by which the daemon recognizes a repeated request
 FILES: "dict[str, bytes]" = {}
-UNREACHABLE = "{}: error: the fake cluster in {} is down. Start it again with `clusterdp fake up`.\n"
+VERB = "clusterdp fake" if PACKAGE.endswith("/clusterdp/fakeslurm") else "fakeslurm"
+UNREACHABLE = "{}: error: the fake cluster in {} is down. Start it again with `" + VERB + " up`.\n"
 
 
 class Unanswered(Exception):

@@ -7,8 +7,8 @@ from select import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.client import client
-    from clusterdp.fakeslurm.core import wire
+    from ..core import wire
+    from . import client
 else:
     import client
     import wire

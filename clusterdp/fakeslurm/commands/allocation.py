@@ -7,23 +7,23 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import GetoptParser
-from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
-from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
-from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
-from clusterdp.fakeslurm.core.job_desc import JobDesc
-from clusterdp.fakeslurm.core.model import JobRecord
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.fakeslurm.core.shape import host_name
-from clusterdp.fakeslurm.core.times import stamp
-from clusterdp.fakeslurm.slurmctld import job_end, submit_checks
-from clusterdp.fakeslurm.slurmctld.connection import ConnectionLost
-from clusterdp.slurm.hostlist import compress
+from ..core import error_texts
+from ..core.error_texts import ControllerError, Refusal
+from ..core.hostlist import compress
+from ..core.job_desc import JobDesc
+from ..core.model import JobRecord
+from ..core.release import Release
+from ..core.shape import host_name
+from ..core.times import stamp
+from ..slurmctld import job_end, submit_checks
+from ..slurmctld.connection import ConnectionLost
+from .getopt import GetoptParser
+from .job_desc_of_options import job_desc
+from .parsed_options import ParsedOptions
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 Pairs = list[tuple[str, str]]
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -9,16 +9,16 @@ import json
 import platform
 from typing import Any
 
-from clusterdp.fakeslurm.commands.sinfo_fields import allocated, state_words
-from clusterdp.fakeslurm.commands.squeue_fields import SqueueJob, tres_per_node
-from clusterdp.fakeslurm.core.model import JobRecord, Model, Node
-from clusterdp.fakeslurm.core.ranges import index_text, ranges
-from clusterdp.fakeslurm.core.shape import host_name
-from clusterdp.fakeslurm.slurmctld.controller import Controller
-from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
-from clusterdp.fakeslurm.slurmctld.step_plans import shown_path
-from clusterdp.fakeslurm.slurmdbd.accounting import asked_memory, size
-from clusterdp.slurm.hostlist import compress
+from ..core.hostlist import compress
+from ..core.model import JobRecord, Model, Node
+from ..core.ranges import index_text, ranges
+from ..core.shape import host_name
+from ..slurmctld.controller import Controller
+from ..slurmctld.dependencies import dependency_state
+from ..slurmctld.step_plans import shown_path
+from ..slurmdbd.accounting import asked_memory, size
+from .sinfo_fields import allocated, state_words
+from .squeue_fields import SqueueJob, tres_per_node
 
 Json = dict[str, Any]
 

@@ -8,16 +8,16 @@ import os
 from signal import Signals
 from typing import Any
 
-from clusterdp.fakeslurm.commands import json_defaults as defaults
-from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
-from clusterdp.fakeslurm.commands.json_defaults import number
-from clusterdp.fakeslurm.commands.scontrol_show import tres_of_tasks
-from clusterdp.fakeslurm.commands.sinfo_fields import SinfoRow, state_words
-from clusterdp.fakeslurm.commands.squeue_fields import SqueueJob
-from clusterdp.fakeslurm.core.model import JobRecord, Model, Node, Partition, Share, sluid
-from clusterdp.fakeslurm.slurmctld.controller import Controller
-from clusterdp.fakeslurm.slurmdbd.accounting import size
-from clusterdp.slurm.hostlist import compress
+from ..core.hostlist import compress
+from ..core.model import JobRecord, Model, Node, Partition, Share, sluid
+from ..slurmctld.controller import Controller
+from ..slurmdbd.accounting import size
+from . import json_defaults as defaults
+from .as_json import Json, JsonWriter
+from .json_defaults import number
+from .scontrol_show import tres_of_tasks
+from .sinfo_fields import SinfoRow, state_words
+from .squeue_fields import SqueueJob
 
 
 class NewerJsonWriter(JsonWriter):

@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
-from clusterdp.fakeslurm.core.job_ids import find, parse
-from clusterdp.fakeslurm.core.model import BATCH
-from clusterdp.fakeslurm.core.orders import KillRank
-from clusterdp.fakeslurm.slurmctld import nodes, requeue
-from clusterdp.fakeslurm.slurmctld.timers import advance
-from clusterdp.slurm.hostlist import compress
+from ..core.error_texts import ControllerError, Refusal
+from ..core.hostlist import compress
+from ..core.job_ids import find, parse
+from ..core.model import BATCH
+from ..core.orders import KillRank
+from ..slurmctld import nodes, requeue
+from ..slurmctld.timers import advance
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.controller import Controller
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.controller import Controller
+    from ..slurmctld.daemon import Daemon
 
 FOREVER = 1e9  # seconds that stand for "without end", because JSON has no infinity
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.core.error_texts import Refusal
+from ..core.error_texts import Refusal
 
 NO_HINT = ("sacct", "sstat")
 NONE, REQUIRED, OPTIONAL = "", "=", "?"

@@ -6,14 +6,14 @@ import os
 import re
 from collections.abc import Callable
 
-from clusterdp.fakeslurm.commands.option_values import BAD
-from clusterdp.fakeslurm.commands.options import IDLE
-from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
-from clusterdp.fakeslurm.core import times
-from clusterdp.fakeslurm.core.error_texts import INVALID_GRES, Refusal
-from clusterdp.fakeslurm.core.job_desc import JobDesc
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.slurm.hostlist import expand
+from ..core import times
+from ..core.error_texts import INVALID_GRES, Refusal
+from ..core.hostlist import expand
+from ..core.job_desc import JobDesc
+from ..core.release import Release
+from .option_values import BAD
+from .options import IDLE
+from .parsed_options import ParsedOptions
 
 BESIDE_PER_GPU = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
 Warn = Callable[[str], None]

@@ -10,8 +10,8 @@ import os
 import re
 from collections.abc import Callable, Mapping
 
-from clusterdp.fakeslurm.core import times
-from clusterdp.fakeslurm.core.error_texts import Refusal
+from ..core import times
+from ..core.error_texts import Refusal
 
 BAD = 255  # exit status for values that the command itself cannot parse
 Check = Callable[[str], str | None]  # takes a value and returns the error text, or None for a valid value

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterdp.fakeslurm.commands.getopt import Option, table
-from clusterdp.fakeslurm.core.release import Release
+from ..core.release import Release
+from .getopt import Option, table
 
 SHARED = table("""
     account,A= acctg-freq= begin,b= chdir,D= comment= constraint,C= contiguous core-spec,S= cores-per-socket=

@@ -6,13 +6,13 @@ import re
 import signal
 from dataclasses import dataclass, field
 
-from clusterdp.fakeslurm.commands.option_values import BAD, check
-from clusterdp.fakeslurm.commands.options import PER_COMPONENT, UNSUPPORTED
-from clusterdp.fakeslurm.core import times
-from clusterdp.fakeslurm.core.error_texts import INVALID_GRES, INVALID_NODE, ControllerError, Refusal
-from clusterdp.fakeslurm.core.job_desc import Gpus
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.slurm.hostlist import HostlistError, expand
+from ..core import times
+from ..core.error_texts import INVALID_GRES, INVALID_NODE, ControllerError, Refusal
+from ..core.hostlist import HostlistError, expand
+from ..core.job_desc import Gpus
+from ..core.release import Release
+from .option_values import BAD, check
+from .options import PER_COMPONENT, UNSUPPORTED
 
 MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
 

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import GetoptParser
-from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
+from ..core.error_texts import CommandDone, Refusal
+from .getopt import GetoptParser
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 
 def read_words(

@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import GetoptParser, Option, table
-from clusterdp.fakeslurm.commands.read_words import read_words
-from clusterdp.fakeslurm.commands.sacct_fields import FIELDS, LONG, SacctLine, names_in
-from clusterdp.fakeslurm.commands.sacct_json import sacct_writer
-from clusterdp.fakeslurm.core import times
-from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
-from clusterdp.fakeslurm.core.job_ids import SelectedStep, parse, split_list
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.fakeslurm.core.shape import User
-from clusterdp.fakeslurm.slurmdbd.accounting import AccountingJob, AccountingStep
+from ..core import times
+from ..core.error_texts import CommandDone, Refusal
+from ..core.job_ids import SelectedStep, parse, split_list
+from ..core.release import Release
+from ..core.shape import User
+from ..slurmdbd.accounting import AccountingJob, AccountingStep
+from .getopt import GetoptParser, Option, table
+from .read_words import read_words
+from .sacct_fields import FIELDS, LONG, SacctLine, names_in
+from .sacct_json import sacct_writer
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     allclusters,L allusers,a accounts,A= associations,x= allocations,X batch-script,B brief,b cluster:clusters,M=
@@ -145,7 +145,7 @@ def _filtered(
     if "gid" in options and not {me.group, str(me.gid)} & set(options["gid"].split(",")):
         rows = []
     if "nodelist" in options:
-        from clusterdp.slurm.hostlist import expand
+        from ..core.hostlist import expand
 
         wanted = set(expand(options["nodelist"]))
         rows = [row for row in rows if wanted & set(row.nodes)]

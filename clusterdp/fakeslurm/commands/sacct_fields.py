@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.fakeslurm.core.shape import User
-from clusterdp.fakeslurm.core.task_usage import Usage
-from clusterdp.fakeslurm.core.times import clock, cpu_clock, limit_clock, stamp
-from clusterdp.fakeslurm.slurmdbd.accounting import OF_PARTITION, AccountingJob, AccountingStep, size
-from clusterdp.slurm.hostlist import compress
-from clusterdp.slurm.state import accounted_exit_word, exit_word
+from ..core.hostlist import compress
+from ..core.release import Release
+from ..core.shape import User
+from ..core.state import accounted_exit_word, exit_word
+from ..core.task_usage import Usage
+from ..core.times import clock, cpu_clock, limit_clock, stamp
+from ..slurmdbd.accounting import OF_PARTITION, AccountingJob, AccountingStep, size
 
 
 @dataclass(slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from clusterdp.fakeslurm.commands import json_defaults as defaults
-from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
-from clusterdp.fakeslurm.commands.as_newer_json import NewerJsonWriter
-from clusterdp.fakeslurm.commands.json_defaults import number
-from clusterdp.fakeslurm.slurmctld.controller import Controller
-from clusterdp.fakeslurm.slurmdbd.accounting import OF_PARTITION, AccountingJob, AccountingStep
-from clusterdp.slurm.hostlist import compress
+from ..core.hostlist import compress
+from ..slurmctld.controller import Controller
+from ..slurmdbd.accounting import OF_PARTITION, AccountingJob, AccountingStep
+from . import json_defaults as defaults
+from .as_json import Json, JsonWriter
+from .as_newer_json import NewerJsonWriter
+from .json_defaults import number
 
 
 class SacctJson(Protocol):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.commands.read_words import read_words
-from clusterdp.fakeslurm.core.error_texts import Refusal
+from ..core.error_texts import Refusal
+from .getopt import GetoptParser, table
+from .read_words import read_words
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     associations,s help,h immediate,i noheader,n oneliner,o parsable,p parsable2,P quiet,Q readonly,r usage verbose,v

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.allocation import AllocationTexts, allocate, command_line, components_of, desc_for
-from clusterdp.fakeslurm.commands.getopt import GetoptParser
-from clusterdp.fakeslurm.commands.option_values import BAD
-from clusterdp.fakeslurm.commands.options import SALLOC_ENVIRON, options_of
-from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions, signal_number
-from clusterdp.fakeslurm.core import error_texts, job_environ
-from clusterdp.fakeslurm.core.error_texts import CommandDone
-from clusterdp.fakeslurm.core.model import JobRecord
-from clusterdp.fakeslurm.slurmctld import job_end
-from clusterdp.fakeslurm.slurmctld.connection import ConnectionLost
+from ..core import error_texts, job_environ
+from ..core.error_texts import CommandDone
+from ..core.model import JobRecord
+from ..slurmctld import job_end
+from ..slurmctld.connection import ConnectionLost
+from .allocation import AllocationTexts, allocate, command_line, components_of, desc_for
+from .getopt import GetoptParser
+from .option_values import BAD
+from .options import SALLOC_ENVIRON, options_of
+from .parsed_options import ParsedOptions, signal_number
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 REFUSED = "salloc: error: Job submit/allocate failed: "
 REVOKED = "Job allocation {} has been revoked."

@@ -7,29 +7,29 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.allocation import (
+from ..core import error_texts, job_environ
+from ..core.error_texts import CommandDone, ControllerError, Refusal
+from ..core.job_desc import JobDesc
+from ..core.model import Array, JobRecord
+from ..core.release import Release
+from ..core.shape import host_name
+from .allocation import (
     command_line,
     components_of,
     partitions_of,
     show_options,
     test_only,
 )
-from clusterdp.fakeslurm.commands.getopt import GetoptParser
-from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
-from clusterdp.fakeslurm.commands.option_values import BAD
-from clusterdp.fakeslurm.commands.options import SBATCH_ENVIRON, options_of
-from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
-from clusterdp.fakeslurm.commands.read_words import cluster_named
-from clusterdp.fakeslurm.core import error_texts, job_environ
-from clusterdp.fakeslurm.core.error_texts import CommandDone, ControllerError, Refusal
-from clusterdp.fakeslurm.core.job_desc import JobDesc
-from clusterdp.fakeslurm.core.model import Array, JobRecord
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.fakeslurm.core.shape import host_name
+from .getopt import GetoptParser
+from .job_desc_of_options import job_desc
+from .option_values import BAD
+from .options import SBATCH_ENVIRON, options_of
+from .parsed_options import ParsedOptions
+from .read_words import cluster_named
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 HELP = """Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]
 

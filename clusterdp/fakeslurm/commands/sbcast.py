@@ -10,16 +10,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.commands.read_words import read_words
-from clusterdp.fakeslurm.core import error_texts, node_folders
-from clusterdp.fakeslurm.core.error_texts import Refusal
-from clusterdp.fakeslurm.core.job_ids import find, parse
-from clusterdp.fakeslurm.core.model import JobRecord
+from ..core import error_texts, node_folders
+from ..core.error_texts import Refusal
+from ..core.job_ids import find, parse
+from ..core.model import JobRecord
+from .getopt import GetoptParser, table
+from .read_words import read_words
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     compress,C? exclude= fanout,F= force,f help jobid,j= preserve,p send-libs? size,s= timeout,t= treewidth= usage

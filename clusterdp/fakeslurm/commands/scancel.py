@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.commands.parsed_options import signal_number
-from clusterdp.fakeslurm.commands.read_words import read_words
-from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.error_texts import Refusal
-from clusterdp.fakeslurm.core.job_ids import SelectedStep, find, parse, split_list
-from clusterdp.fakeslurm.core.model import JobRecord
-from clusterdp.fakeslurm.core.orders import Signal
-from clusterdp.fakeslurm.slurmctld import job_end
+from ..core import error_texts
+from ..core.error_texts import Refusal
+from ..core.job_ids import SelectedStep, find, parse, split_list
+from ..core.model import JobRecord
+from ..core.orders import Signal
+from ..slurmctld import job_end
+from .getopt import GetoptParser, table
+from .parsed_options import signal_number
+from .read_words import read_words
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     account,A= batch,b ctld full,f help hurry,H interactive,i cluster:clusters,M= clusters,M= name,n= jobname:name,n=
@@ -171,7 +171,7 @@ def _meant(daemon: Daemon, options: dict[str, str], job: JobRecord) -> bool:
     if "user" in options and options["user"] not in (daemon.controller.user.name, str(daemon.controller.user.uid)):
         return False
     if "nodelist" in options:
-        from clusterdp.slurm.hostlist import expand
+        from ..core.hostlist import expand
 
         if not set(expand(options["nodelist"])) & set(job.nodes):
             return False

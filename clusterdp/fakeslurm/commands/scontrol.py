@@ -6,24 +6,23 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands import scontrol_show as show
-from clusterdp.fakeslurm.commands.as_newer_json import NewerJsonWriter, writer_for
-from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.commands.read_words import cluster_named
-from clusterdp.fakeslurm.commands.scontrol_show import associations
-from clusterdp.fakeslurm.commands.scontrol_update import parts, update
-from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.error_texts import CommandDone, ControllerError, Refusal
-from clusterdp.fakeslurm.core.job_ids import SelectedStep, find, parse, single_element
-from clusterdp.fakeslurm.core.model import BATCH, JobRecord
-from clusterdp.fakeslurm.core.orders import Say
-from clusterdp.fakeslurm.core.shape import host_name
-from clusterdp.fakeslurm.slurmctld import requeue
-from clusterdp.slurm import hostlist
+from ..core import error_texts, hostlist
+from ..core.error_texts import CommandDone, ControllerError, Refusal
+from ..core.job_ids import SelectedStep, find, parse, single_element
+from ..core.model import BATCH, JobRecord
+from ..core.orders import Say
+from ..core.shape import host_name
+from ..slurmctld import requeue
+from . import scontrol_show as show
+from .as_newer_json import NewerJsonWriter, writer_for
+from .getopt import GetoptParser, table
+from .read_words import cluster_named
+from .scontrol_show import associations
+from .scontrol_update import parts, update
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     all,a cluster:clusters,M= clusters,M= details,d federation,F future help,h hide json? local

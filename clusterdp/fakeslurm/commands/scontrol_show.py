@@ -6,25 +6,25 @@ import platform
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.sinfo_fields import allocated, state_words
-from clusterdp.fakeslurm.commands.squeue_fields import SqueueJob, het_ids, min_cpus, over_subscribe, tres_per_node
-from clusterdp.fakeslurm.core.job_desc import JobDesc
-from clusterdp.fakeslurm.core.job_environ import tres_per_task
-from clusterdp.fakeslurm.core.job_ids import parse
-from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Node, Step, sluid
-from clusterdp.fakeslurm.core.ranges import index_text, ranges
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.fakeslurm.core.shape import User, host_name
-from clusterdp.fakeslurm.core.times import clock, limit_clock, minutes, stamp
-from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
-from clusterdp.fakeslurm.slurmctld.step_layout import StepRequest
-from clusterdp.fakeslurm.slurmctld.step_plans import shown_path
-from clusterdp.fakeslurm.slurmdbd.accounting import size
-from clusterdp.slurm.hostlist import HostlistError, compress, expand
-from clusterdp.slurm.state import exit_word
+from ..core.hostlist import HostlistError, compress, expand
+from ..core.job_desc import JobDesc
+from ..core.job_environ import tres_per_task
+from ..core.job_ids import parse
+from ..core.model import BATCH, JobRecord, Node, Step, sluid
+from ..core.ranges import index_text, ranges
+from ..core.release import Release
+from ..core.shape import User, host_name
+from ..core.state import exit_word
+from ..core.times import clock, limit_clock, minutes, stamp
+from ..slurmctld.dependencies import dependency_state
+from ..slurmctld.step_layout import StepRequest
+from ..slurmctld.step_plans import shown_path
+from ..slurmdbd.accounting import size
+from .sinfo_fields import allocated, state_words
+from .squeue_fields import SqueueJob, het_ids, min_cpus, over_subscribe, tres_per_node
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.daemon import Daemon
 
 
 class NotFound(Exception):

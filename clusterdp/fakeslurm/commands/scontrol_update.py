@@ -6,16 +6,16 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.core import constraints, error_texts, times
-from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
-from clusterdp.fakeslurm.core.job_ids import SelectedStep, find, parse
-from clusterdp.fakeslurm.core.model import WAITING, JobRecord
-from clusterdp.fakeslurm.slurmctld import dependencies, nodes
-from clusterdp.slurm.hostlist import HostlistError, expand
+from ..core import constraints, error_texts, times
+from ..core.error_texts import ControllerError, Refusal
+from ..core.hostlist import HostlistError, expand
+from ..core.job_ids import SelectedStep, find, parse
+from ..core.model import WAITING, JobRecord
+from ..slurmctld import dependencies, nodes
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 
 NODE_STATES = "NoResp DRAIN FAIL FUTURE RESUME POWER_DOWN POWER_UP UNDRAIN"

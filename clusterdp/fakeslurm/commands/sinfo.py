@@ -7,21 +7,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands import columns
-from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
-from clusterdp.fakeslurm.commands.as_newer_json import NewerJsonWriter, writer_for
-from clusterdp.fakeslurm.commands.columns import PrintField
-from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.commands.read_words import cluster_named, iterate, read_words
-from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, ORDER, SAME, SHORT, SinfoRow, state_words, word
-from clusterdp.fakeslurm.core.error_texts import Refusal
-from clusterdp.fakeslurm.core.model import Model, Node
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.slurm.hostlist import expand
+from ..core.error_texts import Refusal
+from ..core.hostlist import expand
+from ..core.model import Model, Node
+from ..core.release import Release
+from . import columns
+from .as_json import Json, JsonWriter
+from .as_newer_json import NewerJsonWriter, writer_for
+from .columns import PrintField
+from .getopt import GetoptParser, table
+from .read_words import cluster_named, iterate, read_words
+from .sinfo_fields import LETTERS, NAMES, ORDER, SAME, SHORT, SinfoRow, state_words, word
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 
 OF_PARTITION = "agIlLMpPrRhsB"  # letters of -o that show the partition; a field of -O is treated as its letter

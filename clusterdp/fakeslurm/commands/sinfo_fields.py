@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.commands.columns import PrintField
-from clusterdp.fakeslurm.core.model import Model, Node, Partition
-from clusterdp.fakeslurm.core.times import short_clock, stamp
-from clusterdp.slurm.hostlist import compress
-from clusterdp.slurm.state import JobState
+from ..core.hostlist import compress
+from ..core.model import Model, Node, Partition
+from ..core.state import JobState
+from ..core.times import short_clock, stamp
+from .columns import PrintField
 
 ORDER = ["down", "drained", "draining", "mixed", "allocated", "idle"]
 SHORT = {"allocated": "alloc", "mixed": "mix", "drained": "drain", "draining": "drng", "completing": "comp"}

@@ -7,23 +7,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from clusterdp.fakeslurm.commands import columns
-from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
-from clusterdp.fakeslurm.commands.as_newer_json import writer_for
-from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.commands.read_words import cluster_named, iterate
-from clusterdp.fakeslurm.commands.squeue_fields import DASHED, LETTERS, STEP_LETTERS, SqueueJob, SqueueStep, names_in
-from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
-from clusterdp.fakeslurm.core.job_ids import SelectedStep, parse, single_element, split_list
-from clusterdp.fakeslurm.core.model import Array, JobRecord
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.slurm.hostlist import expand
-from clusterdp.slurm.state import JobState
+from ..core import error_texts
+from ..core.error_texts import CommandDone, Refusal
+from ..core.hostlist import expand
+from ..core.job_ids import SelectedStep, parse, single_element, split_list
+from ..core.model import Array, JobRecord
+from ..core.release import Release
+from ..core.state import JobState
+from . import columns
+from .as_json import Json, JsonWriter
+from .as_newer_json import writer_for
+from .getopt import GetoptParser, table
+from .read_words import cluster_named, iterate
+from .squeue_fields import DASHED, LETTERS, STEP_LETTERS, SqueueJob, SqueueStep, names_in
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     accounts:account,A= all,a array,r array-unique cluster:clusters,M= clusters,M= federation format,o= Format,O= help

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.commands.columns import PrintField
-from clusterdp.fakeslurm.core.model import JobRecord, Step
-from clusterdp.fakeslurm.core.ranges import index_text
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.fakeslurm.core.times import limit_clock, minutes, short_clock, stamp
-from clusterdp.fakeslurm.slurmctld.controller import Controller
-from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
-from clusterdp.fakeslurm.slurmctld.step_plans import shown_path
-from clusterdp.fakeslurm.slurmdbd.accounting import asked_memory, size
-from clusterdp.slurm.hostlist import compress
-from clusterdp.slurm.state import JobState, exit_word
+from ..core.hostlist import compress
+from ..core.model import JobRecord, Step
+from ..core.ranges import index_text
+from ..core.release import Release
+from ..core.state import JobState, exit_word
+from ..core.times import limit_clock, minutes, short_clock, stamp
+from ..slurmctld.controller import Controller
+from ..slurmctld.dependencies import dependency_state
+from ..slurmctld.step_plans import shown_path
+from ..slurmdbd.accounting import asked_memory, size
+from .columns import PrintField
 
 NULL, NONE = "(null)", "N/A"
 

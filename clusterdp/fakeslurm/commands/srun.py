@@ -10,26 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.allocation import (
-    ENDING,
-    AllocationTexts,
-    allocate,
-    change_or_signal,
-    desc_for,
-    show_options,
-    test_only,
-)
-from clusterdp.fakeslurm.commands.getopt import GetoptParser
-from clusterdp.fakeslurm.commands.job_desc_of_options import BESIDE_PER_GPU
-from clusterdp.fakeslurm.commands.option_values import BAD
-from clusterdp.fakeslurm.commands.options import SRUN_ENVIRON, options_of
-from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
-from clusterdp.fakeslurm.commands.srun_plan import plan_of, request_of
-from clusterdp.fakeslurm.core import constraints, error_texts
-from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
-from clusterdp.fakeslurm.core.model import JobRecord, Step
-from clusterdp.fakeslurm.slurmctld import job_end, multi_prog
-from clusterdp.fakeslurm.slurmctld.step_layout import (
+from ..core import constraints, error_texts
+from ..core.error_texts import CommandDone, Refusal
+from ..core.model import JobRecord, Step
+from ..slurmctld import job_end, multi_prog
+from ..slurmctld.step_layout import (
     StepBusy,
     StepLost,
     StepMistake,
@@ -40,10 +25,25 @@ from clusterdp.fakeslurm.slurmctld.step_layout import (
     settle,
     without_lost_nodes,
 )
+from .allocation import (
+    ENDING,
+    AllocationTexts,
+    allocate,
+    change_or_signal,
+    desc_for,
+    show_options,
+    test_only,
+)
+from .getopt import GetoptParser
+from .job_desc_of_options import BESIDE_PER_GPU
+from .option_values import BAD
+from .options import SRUN_ENVIRON, options_of
+from .parsed_options import ParsedOptions
+from .srun_plan import plan_of, request_of
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 HELP = (
     "Usage: srun [OPTIONS(0)... [executable(0) [args(0)...]]] [ : [OPTIONS(N)...]] executable(N) [args(N)...]\n\n"

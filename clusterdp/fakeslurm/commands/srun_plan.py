@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
-from clusterdp.fakeslurm.core import job_environ
-from clusterdp.fakeslurm.core.model import JobRecord, sluid
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
-from clusterdp.fakeslurm.slurmctld.step_layout import StepRequest, plane
-from clusterdp.fakeslurm.slurmctld.step_plans import letters, memory_limits, step_tasks
+from ..core import job_environ
+from ..core.model import JobRecord, sluid
+from ..core.release import Release
+from ..core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
+from ..slurmctld.step_layout import StepRequest, plane
+from ..slurmctld.step_plans import letters, memory_limits, step_tasks
+from .parsed_options import ParsedOptions
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.commands.srun import Component
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
+    from .srun import Component
 
 OF_LAYOUT = {"SLURM_JOB_NUM_NODES", "SLURM_NTASKS_PER_NODE"}  # must be unset with --distribution=arbitrary
 PORT = 40000  # port in variables that name a port; no process listens on the port

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands import sacct_fields
-from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.commands.read_words import read_words
-from clusterdp.fakeslurm.commands.sacct import fit
-from clusterdp.fakeslurm.core import processes
-from clusterdp.fakeslurm.core.error_texts import Refusal
-from clusterdp.fakeslurm.core.job_ids import find, parse, split_list
-from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Step
-from clusterdp.fakeslurm.core.times import clock
-from clusterdp.slurm.hostlist import compress
+from ..core import processes
+from ..core.error_texts import Refusal
+from ..core.hostlist import compress
+from ..core.job_ids import find, parse, split_list
+from ..core.model import BATCH, JobRecord, Step
+from ..core.times import clock
+from . import sacct_fields
+from .getopt import GetoptParser, table
+from .read_words import read_words
+from .sacct import fit
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from ..slurmctld.connection import Connection
+    from ..slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     allsteps,a fields,o= format= help,h helpformat,e jobs,j= noconvert noheader,n parsable,p parsable2,P pidformat,i

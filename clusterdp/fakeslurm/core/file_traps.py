@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from clusterdp import procfs
-from clusterdp.fakeslurm.core import processes
+from . import processes, procfs
 
 SECCOMP_SET_MODE_FILTER, NEW_LISTENER = 1, 1 << 3
 WAIT_KILLABLE_RECV = 1 << 5  # since Linux 5.19: a trapped call waits on even if its process handles a signal

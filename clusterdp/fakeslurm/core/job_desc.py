@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from clusterdp.fakeslurm.core.times import minutes
+from .times import minutes
 
 
 @dataclass(slots=True)

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from clusterdp.fakeslurm.core.model import JobRecord, Model, Share, Step, sluid
-from clusterdp.fakeslurm.core.ranges import counts
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.fakeslurm.core.shape import Shape, User
-from clusterdp.slurm.hostlist import compress
+from .hostlist import compress
+from .model import JobRecord, Model, Share, Step, sluid
+from .ranges import counts
+from .release import Release
+from .shape import Shape, User
 
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 IN_OTHERS_JOBS_ONLY = (  # not in the environment of an srun outside of jobs

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import time
 from dataclasses import dataclass, replace
 
-from clusterdp.fakeslurm.core.model import JobRecord, Model
+from ..errors import FakeSlurmError
+from .model import JobRecord, Model
+from .paths import private_place
 
+ROOM = 100  # number of job ids that each cluster has for itself
 MOST_INDEXES = 65_536  # maximum number of indexes in one id: more than an array may have, but little memory
 
 
@@ -65,3 +71,22 @@ def single_element(job: JobRecord, index: int) -> JobRecord:
     """Returns a copy of a waiting array's record, which is shown as the element with this index."""
     assert job.array
     return replace(job, array=replace(job.array, indexes=[index], split=True))
+
+
+def fresh_job_id() -> int:
+    """Returns a job id that no other fake cluster of this user has used. Attempts in a run folder are named by job ids,
+    and MASTER_PORT follows from the job id: ranks of two jobs with the same id would connect to each other.
+    """
+    try:
+        note = os.open(private_place() / "last-job", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(note, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            last = file.read().strip()
+            fresh = max(int(time.time() / 10) % 10_000_000, int(last) + ROOM if last.isdigit() else 0)
+            file.seek(0)
+            file.truncate()
+            file.write(f"{fresh}\n")
+    except OSError as error:
+        remedy = "Free some space there, or make it writable"
+        raise FakeSlurmError(f"{error.filename or 'last-job'}: {error.strerror}. {remedy}.") from None
+    return fresh

@@ -12,7 +12,7 @@ import os
 import shlex
 from pathlib import Path
 
-from clusterdp.fakeslurm.core.paths import Paths
+from .paths import Paths
 
 PROFILE = Path("/etc/profile")
 

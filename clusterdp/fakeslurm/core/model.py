@@ -9,12 +9,12 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
-from clusterdp.fakeslurm.core.faults import Faults
-from clusterdp.fakeslurm.core.job_desc import JobDesc
-from clusterdp.fakeslurm.core.ranges import index_text
-from clusterdp.fakeslurm.core.shape import Shape, SlurmConf, gres
-from clusterdp.fakeslurm.core.task_usage import Usage
-from clusterdp.slurm.state import JobState
+from .faults import Faults
+from .job_desc import JobDesc
+from .ranges import index_text
+from .shape import Shape, SlurmConf, gres
+from .state import JobState
+from .task_usage import Usage
 
 BATCH = "batch"  # id of the batch script's step
 WAITING = (JobState.PENDING, JobState.SPECIAL_EXIT, JobState.REQUEUE_HOLD)

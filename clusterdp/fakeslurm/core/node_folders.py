@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from clusterdp.fakeslurm.core import mounts
-from clusterdp.fakeslurm.core.paths import Paths, check_private, private_place
+from . import mounts
+from .paths import Paths, check_private, private_place
 
 MEMORY = Path("/dev/shm")
 PLACES = (Path("/tmp"), Path("/var/tmp"), MEMORY)
@@ -64,7 +64,8 @@ def path_of(cluster: Path, node: str, shared: Iterable[str], path: Path) -> Path
 
 
 def _kept(cluster: Path, shared: Iterable[str]) -> list[Path]:
-    package = Path(__file__).resolve().parents[2]  # for a package outside the interpreter's folders
+    package = Path(__file__).resolve().parents[1]  # for a package outside the interpreter's folders
+    package = package.parent if (package.parent / "__init__.py").exists() else package  # clusterdp
     python = [Path(sys.prefix), Path(sys.base_prefix), package]
     return _outermost([*map(Path, shared), cluster, private_place(), *python])
 

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from clusterdp.fakeslurm.errors import FakeSlurmError
+from ..errors import FakeSlurmError
 
 HISTORY = "history.jsonl"
 DAEMON_PROGRAM = str(Path(__file__).resolve().parents[1] / "daemon_main.py")  # the program that starts a daemon

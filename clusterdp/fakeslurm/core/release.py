@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.per_release import Added, PerRelease
-from clusterdp.fakeslurm.errors import FakeSlurmError
+from ..errors import FakeSlurmError
+from . import error_texts
+from .per_release import Added, PerRelease
 
 # The releases, each with the version that Slurm's commands print.
 VERSIONS = {

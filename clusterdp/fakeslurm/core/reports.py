@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import get_args
 
-from clusterdp.fakeslurm.core.task_usage import Usage
+from .task_usage import Usage
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterdp.fakeslurm.core.release import Release, version_of
-from clusterdp.slurm.hostlist import compress
+from .hostlist import compress
+from .release import Release, version_of
 
 VERSION = version_of("24.11")  # the release that most clusters run
 

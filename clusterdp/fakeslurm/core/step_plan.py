@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterdp.fakeslurm.core.release import VERSIONS, Release
+from .release import VERSIONS, Release
 
 
 @dataclass(frozen=True)

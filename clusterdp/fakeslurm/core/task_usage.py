@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from clusterdp.fakeslurm.core.step_plan import TaskPlan
+from .step_plan import TaskPlan
 
 KB = 1024 if sys.platform == "darwin" else 1  # ru_maxrss is in bytes on macOS, in KB elsewhere
 

@@ -7,8 +7,8 @@ import re
 import socket
 from collections import deque
 
-from clusterdp.fakeslurm.core import wire
-from clusterdp.fakeslurm.core.orders import Order, encode
+from ..core import wire
+from ..core.orders import Order, encode
 
 
 class ConnectionLost(Exception):

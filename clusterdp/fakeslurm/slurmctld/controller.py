@@ -12,19 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.error_texts import ControllerError
-from clusterdp.fakeslurm.core.job_desc import JobDesc
-from clusterdp.fakeslurm.core.model import BATCH, WAITING, Array, Het, JobRecord, Model, Share, Step
-from clusterdp.fakeslurm.core.orders import Order, Signal, SignalScript
-from clusterdp.fakeslurm.core.shape import Shape, User
-from clusterdp.fakeslurm.slurmctld import job_end, requeue, scheduler, submit_checks
-from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
-from clusterdp.fakeslurm.slurmctld.journal import Journal, Records
-from clusterdp.fakeslurm.slurmctld.node_selection import all_free, place
-from clusterdp.fakeslurm.slurmctld.spool import Spool
-from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
-from clusterdp.slurm.state import JobState
+from ..core import error_texts
+from ..core.error_texts import ControllerError
+from ..core.job_desc import JobDesc
+from ..core.model import BATCH, WAITING, Array, Het, JobRecord, Model, Share, Step
+from ..core.orders import Order, Signal, SignalScript
+from ..core.shape import Shape, User
+from ..core.state import JobState
+from ..slurmdbd.accounting import Accounting
+from . import job_end, requeue, scheduler, submit_checks
+from .dependencies import dependency_state
+from .journal import Journal, Records
+from .node_selection import all_free, place
+from .spool import Spool
 
 FIRST_PRIORITY = 4294901759
 SCHEDULING_DELAY_S = 0.1

@@ -14,26 +14,26 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from clusterdp.fakeslurm import commands
-from clusterdp.fakeslurm.core import node_folders, processes
-from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
-from clusterdp.fakeslurm.core.job_environ import MARK
-from clusterdp.fakeslurm.core.model import JobRecord, Model, Step
-from clusterdp.fakeslurm.core.orders import Order
-from clusterdp.fakeslurm.core.paths import Paths
-from clusterdp.fakeslurm.core.shape import Shape, User
-from clusterdp.fakeslurm.slurmctld import job_end, journal, timers
-from clusterdp.fakeslurm.slurmctld.connection import Connection, ConnectionLost
-from clusterdp.fakeslurm.slurmctld.controller import Controller
-from clusterdp.fakeslurm.slurmctld.step_layout import StepRequest
-from clusterdp.fakeslurm.slurmctld.step_plans import batch_plan
-from clusterdp.fakeslurm.slurmctld.stepds import LOST_AFTER_S, Stepds
-from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
-from clusterdp.fakeslurm.slurmstepd.forkserver import ForkServer
+from .. import commands
+from ..core import node_folders, processes
+from ..core.error_texts import CommandDone, Refusal
+from ..core.job_environ import MARK
+from ..core.model import JobRecord, Model, Step
+from ..core.orders import Order
+from ..core.paths import Paths
+from ..core.shape import Shape, User
+from ..slurmdbd.accounting import Accounting
+from ..slurmstepd.forkserver import ForkServer
+from . import job_end, journal, timers
+from .connection import Connection, ConnectionLost
+from .controller import Controller
+from .step_layout import StepRequest
+from .step_plans import batch_plan
+from .stepds import LOST_AFTER_S, Stepds
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.core.faults import Faults
-    from clusterdp.fakeslurm.slurmctld.connection import Connection
+    from ..core.faults import Faults
+    from .connection import Connection
 
 
 RETRY_S = 0.1  # wait before the next accept if no descriptor is left
@@ -316,7 +316,7 @@ def complaint(client: Connection, text: str, number: int) -> Refusal:
 def _of_scontrol(client: Connection, words: list[str], text: str) -> Refusal:
     verb, *rest = words or [""]
     if verb == "ping":
-        from clusterdp.fakeslurm.core.shape import host_name
+        from ..core.shape import host_name
 
         stars = "*" * 41
         client.print(

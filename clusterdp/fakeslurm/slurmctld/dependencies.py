@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.core.error_texts import DEPENDENCY, ControllerError
-from clusterdp.fakeslurm.core.model import JobRecord, Model
-from clusterdp.slurm.state import JobState
+from ..core.error_texts import DEPENDENCY, ControllerError
+from ..core.model import JobRecord, Model
+from ..core.state import JobState
 
 KINDS = ("after", "afterany", "afterok", "afternotok", "aftercorr", "afterburstbuffer")
 

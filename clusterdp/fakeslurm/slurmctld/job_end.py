@@ -7,14 +7,14 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.core.model import BATCH, WAITING, JobRecord, Step
-from clusterdp.fakeslurm.core.orders import Terminate
-from clusterdp.fakeslurm.core.reports import Ended
-from clusterdp.fakeslurm.slurmstepd.memory_limit import OUT_OF_MEMORY
-from clusterdp.slurm.state import JobState
+from ..core.model import BATCH, WAITING, JobRecord, Step
+from ..core.orders import Terminate
+from ..core.reports import Ended
+from ..core.state import JobState
+from ..slurmstepd.memory_limit import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.controller import Controller
+    from .controller import Controller
 
 BOOKING = 0.3  # fraction of the accounting lag after which accounting has confirmed a new array to the controller
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
-from clusterdp.fakeslurm.core.faults import Faults
-from clusterdp.fakeslurm.core.job_desc import Gpus, JobDesc
-from clusterdp.fakeslurm.core.model import Array, Het, JobRecord, Model, Node, Partition, Share, Step
-from clusterdp.fakeslurm.core.paths import HISTORY
-from clusterdp.fakeslurm.core.task_usage import Usage
-from clusterdp.fakeslurm.slurmdbd.accounting import Accounting, AccountingJob, AccountingStep
-from clusterdp.fakeslurm.slurmdbd.history import AppendFile, HistoryFile
-from clusterdp.slurm.state import JobState
+from ..core.faults import Faults
+from ..core.job_desc import Gpus, JobDesc
+from ..core.model import Array, Het, JobRecord, Model, Node, Partition, Share, Step
+from ..core.paths import HISTORY
+from ..core.state import JobState
+from ..core.task_usage import Usage
+from ..slurmdbd.accounting import Accounting, AccountingJob, AccountingStep
+from ..slurmdbd.history import AppendFile, HistoryFile
 
 GROWN = 32 << 20  # bytes
 WORTH = 4  # the journal is rewritten if it has more than WORTH times the needed lines

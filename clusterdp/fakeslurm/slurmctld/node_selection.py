@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from clusterdp.fakeslurm.core import constraints
-from clusterdp.fakeslurm.core.job_desc import JobDesc
-from clusterdp.fakeslurm.core.model import Model, Node, Share
-from clusterdp.fakeslurm.core.release import Release
+from ..core import constraints
+from ..core.job_desc import JobDesc
+from ..core.model import Model, Node, Share
+from ..core.release import Release
 
 
 @dataclass(frozen=True)

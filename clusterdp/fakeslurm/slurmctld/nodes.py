@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.core import node_folders
-from clusterdp.fakeslurm.core.error_texts import ControllerError
-from clusterdp.fakeslurm.core.model import BATCH
-from clusterdp.fakeslurm.core.orders import FailNode, OutliveSrun
-from clusterdp.fakeslurm.core.paths import Paths
-from clusterdp.fakeslurm.slurmctld import requeue
+from ..core import node_folders
+from ..core.error_texts import ControllerError
+from ..core.model import BATCH
+from ..core.orders import FailNode, OutliveSrun
+from ..core.paths import Paths
+from . import requeue
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.controller import Controller
+    from .controller import Controller
 
 
 def set_node(controller: Controller, name: str, state: str, reason: str) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.error_texts import ControllerError
-from clusterdp.fakeslurm.core.model import BATCH, WAITING, JobRecord
-from clusterdp.fakeslurm.core.orders import FailNode, OutliveSrun, Say, Signal, Terminate, Warn
-from clusterdp.fakeslurm.slurmctld import job_end
-from clusterdp.slurm.state import JobState
+from ..core import error_texts
+from ..core.error_texts import ControllerError
+from ..core.model import BATCH, WAITING, JobRecord
+from ..core.orders import FailNode, OutliveSrun, Say, Signal, Terminate, Warn
+from ..core.state import JobState
+from . import job_end
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.controller import Controller
+    from .controller import Controller
 
 
 MAX_BATCH_REQUEUE = 5  # Slurm's default

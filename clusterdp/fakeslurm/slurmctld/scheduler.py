@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from clusterdp.fakeslurm.core.job_desc import JobDesc
-from clusterdp.fakeslurm.core.model import JobRecord, Model, Partition, Share
-from clusterdp.fakeslurm.slurmctld import submit_checks
-from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
-from clusterdp.fakeslurm.slurmctld.node_selection import FreeNode, all_free, free_nodes, place
-from clusterdp.slurm.hostlist import compress
+from ..core.hostlist import compress
+from ..core.job_desc import JobDesc
+from ..core.model import JobRecord, Model, Partition, Share
+from . import submit_checks
+from .dependencies import dependency_state
+from .node_selection import FreeNode, all_free, free_nodes, place
 
 FOREVER = 365 * 24 * 3600.0
 INVALID = "invalid"

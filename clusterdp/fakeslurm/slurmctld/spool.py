@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from clusterdp.fakeslurm.core.model import JobRecord
+from ..core.model import JobRecord
 
 ROOM = 256 << 10  # bytes that must be free on the disk before a job is accepted or started
 FILES = ("slurm_script", "environment")

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.job_environ import deal, of_distribution
-from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Share, Step
-from clusterdp.fakeslurm.core.release import Release
+from ..core import error_texts
+from ..core.job_environ import deal, of_distribution
+from ..core.model import BATCH, JobRecord, Share, Step
+from ..core.release import Release
 
 UNLIMITED = 1 << 30
 GRES_TOO_FEW = "Insufficient GRES available in allocation"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 
-from clusterdp.fakeslurm.core import job_environ, login_shells
-from clusterdp.fakeslurm.core.model import NOT_AN_ARRAY_INDEX, JobRecord, Step
-from clusterdp.fakeslurm.core.paths import Paths
-from clusterdp.fakeslurm.core.release import Release
-from clusterdp.fakeslurm.core.shape import host_name
-from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
-from clusterdp.fakeslurm.slurmctld.controller import Controller
+from ..core import job_environ, login_shells
+from ..core.model import NOT_AN_ARRAY_INDEX, JobRecord, Step
+from ..core.paths import Paths
+from ..core.release import Release
+from ..core.shape import host_name
+from ..core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
+from .controller import Controller
 
 WIDEST = 10  # maximum width of a number in a file name
 

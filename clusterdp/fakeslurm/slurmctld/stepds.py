@@ -12,16 +12,16 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.core import orders, processes, reports, wire
-from clusterdp.fakeslurm.core.model import JobRecord, Step
-from clusterdp.fakeslurm.core.step_plan import StepPlan
-from clusterdp.fakeslurm.slurmctld import job_end, requeue
-from clusterdp.fakeslurm.slurmctld.connection import Connection, ConnectionLost
-from clusterdp.fakeslurm.slurmstepd.controller_connection import is_daemon
-from clusterdp.fakeslurm.slurmstepd.forkserver import GO, ForkServer, end_orphans
+from ..core import orders, processes, reports, wire
+from ..core.model import JobRecord, Step
+from ..core.step_plan import StepPlan
+from ..slurmstepd.controller_connection import is_daemon
+from ..slurmstepd.forkserver import GO, ForkServer, end_orphans
+from . import job_end, requeue
+from .connection import Connection, ConnectionLost
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+    from .daemon import Daemon
 
 ORDER_DELAY_S = 0.1  # a script may requeue its own job: its scontrol must return before the signal comes
 LAST_REPORTS_S = 0.2  # wait for the last reports after the end of a slurmstepd

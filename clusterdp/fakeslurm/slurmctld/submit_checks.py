@@ -5,12 +5,12 @@ A job that asks for more than its partition has is accepted and waits (EnforcePa
 
 from __future__ import annotations
 
-from clusterdp.fakeslurm.core import constraints, error_texts
-from clusterdp.fakeslurm.core.error_texts import ControllerError
-from clusterdp.fakeslurm.core.job_desc import JobDesc
-from clusterdp.fakeslurm.core.model import Model, Node, Partition
-from clusterdp.fakeslurm.slurmctld import dependencies
-from clusterdp.fakeslurm.slurmctld.node_selection import all_free, place
+from ..core import constraints, error_texts
+from ..core.error_texts import ControllerError
+from ..core.job_desc import JobDesc
+from ..core.model import Model, Node, Partition
+from . import dependencies
+from .node_selection import all_free, place
 
 INVALID_MINIMUM = "Invalid time-min specification (exceeds job's time or other limits)"
 INVALID_LIMIT = "Requested time limit is invalid (missing or exceeds some limit)"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from clusterdp.fakeslurm.core.model import BATCH, JobRecord
-from clusterdp.fakeslurm.core.orders import Terminate
-from clusterdp.fakeslurm.slurmctld import job_end, nodes, requeue
-from clusterdp.fakeslurm.slurmctld.controller import Controller
+from ..core.model import BATCH, JobRecord
+from ..core.orders import Terminate
+from . import job_end, nodes, requeue
+from .controller import Controller
 
 
 def check_limits(controller: Controller) -> None:

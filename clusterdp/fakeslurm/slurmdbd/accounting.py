@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from clusterdp.fakeslurm.core.model import BATCH, WAITING, JobRecord, Model, Step
-from clusterdp.fakeslurm.core.task_usage import Usage
-from clusterdp.slurm.state import JobState
+from ..core.model import BATCH, WAITING, JobRecord, Model, Step
+from ..core.state import JobState
+from ..core.task_usage import Usage
 
 # States with the exit code 0:0, even if processes of the job returned another exit code.
 BLAMELESS = frozenset("CANCELLED TIMEOUT NODE_FAIL PREEMPTED REQUEUED PENDING RUNNING RESIZING".split())

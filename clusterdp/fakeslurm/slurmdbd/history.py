@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from clusterdp.fakeslurm.core.model import JobRecord, Model
-from clusterdp.slurm.hostlist import compress
+from ..core.hostlist import compress
+from ..core.model import JobRecord, Model
 
 
 class HistoryFile:

@@ -8,12 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 
-from clusterdp import procfs
-from clusterdp.fakeslurm.core import orders, processes, reports, wire
-from clusterdp.fakeslurm.core.paths import DAEMON_PROGRAM
-from clusterdp.fakeslurm.core.step_plan import StepPlan
-from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
-from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK
+from ..core import orders, processes, procfs, reports, wire
+from ..core.paths import DAEMON_PROGRAM
+from ..core.step_plan import StepPlan
+from .event_loop import EventLoop
+from .output_files import CHUNK
 
 PATIENCE_S = 2.0  # seconds to wait for a daemon before this slurmstepd starts one
 

@@ -23,10 +23,10 @@ from array import array
 from collections.abc import Collection
 from typing import Any
 
-from clusterdp.fakeslurm.core import processes, wire
-from clusterdp.fakeslurm.core.step_plan import StepPlan, plan_from
-from clusterdp.fakeslurm.slurmstepd.controller_connection import is_daemon
-from clusterdp.fakeslurm.slurmstepd.stepd import Stepd
+from ..core import processes, wire
+from ..core.step_plan import StepPlan, plan_from
+from .controller_connection import is_daemon
+from .stepd import Stepd
 
 GO = b"!"
 HANDED = 32  # maximum number of descriptors in one message

@@ -7,9 +7,9 @@ import os
 import signal
 from pathlib import Path
 
-from clusterdp.fakeslurm.core import file_traps, node_folders, processes
-from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
-from clusterdp.fakeslurm.slurmstepd.messages import name
+from ..core import file_traps, node_folders, processes
+from ..core.step_plan import StepPlan, TaskPlan
+from .messages import name
 
 
 def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from clusterdp.fakeslurm.core import processes
-from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
+from ..core import processes
+from ..core.step_plan import StepPlan, TaskPlan
 
 LOOK_S = 0.2
 OUT_OF_MEMORY = 125  # the "signal" that ends a task over the memory limit; Slurm shows 0:125

@@ -6,11 +6,11 @@ import os
 import signal
 import time
 
-from clusterdp.fakeslurm.core.ranges import ranges
-from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
-from clusterdp.fakeslurm.slurmstepd.memory_limit import OUT_OF_MEMORY
-from clusterdp.fakeslurm.slurmstepd.output_files import OpenFailed, OutputFiles
-from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunConnection
+from ..core.ranges import ranges
+from ..core.step_plan import StepPlan, TaskPlan
+from .memory_limit import OUT_OF_MEMORY
+from .output_files import OpenFailed, OutputFiles
+from .srun_connection import SrunConnection
 
 
 class StepMessages:

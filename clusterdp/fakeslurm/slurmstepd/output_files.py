@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from clusterdp.fakeslurm.core.step_plan import StepPlan, StreamTarget, TaskPlan
+from ..core.step_plan import StepPlan, StreamTarget, TaskPlan
 
 CHUNK = 1 << 18  # bytes per read
 LONGEST_LINE = 1 << 16  # bytes; longer lines are sent in pieces

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
-from clusterdp.fakeslurm.core import wire
-from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
-from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK
+from ..core import wire
+from .event_loop import EventLoop
+from .output_files import CHUNK
 
 AT_ONCE = 64  # maximum number of pieces in one system call; systems accept a few hundred
 FULL = 1 << 20  # if more bytes wait for srun, slurmstepd stops reading from the tasks

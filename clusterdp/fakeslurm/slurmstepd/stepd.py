@@ -10,17 +10,17 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from clusterdp.fakeslurm.core import file_traps, orders, processes, reports
-from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
-from clusterdp.fakeslurm.core.task_usage import TaskUsage, Usage
-from clusterdp.fakeslurm.slurmstepd import launch
-from clusterdp.fakeslurm.slurmstepd.controller_connection import ControllerConnection, is_daemon
-from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
-from clusterdp.fakeslurm.slurmstepd.memory_limit import LOOK_S, OUT_OF_MEMORY, MemoryLimit
-from clusterdp.fakeslurm.slurmstepd.messages import StepMessages
-from clusterdp.fakeslurm.slurmstepd.output_files import OpenFailed
-from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunConnection
-from clusterdp.fakeslurm.slurmstepd.task_io import TaskInput, TaskOutput
+from ..core import file_traps, orders, processes, reports
+from ..core.step_plan import StepPlan, TaskPlan
+from ..core.task_usage import TaskUsage, Usage
+from . import launch
+from .controller_connection import ControllerConnection, is_daemon
+from .event_loop import EventLoop
+from .memory_limit import LOOK_S, OUT_OF_MEMORY, MemoryLimit
+from .messages import StepMessages
+from .output_files import OpenFailed
+from .srun_connection import SrunConnection
+from .task_io import TaskInput, TaskOutput
 
 CANNOT_OPEN = 53  # the "signal" that ends a job whose output file cannot be opened
 CONT, TERM, KILL = signal.SIGCONT, signal.SIGTERM, signal.SIGKILL

@@ -6,10 +6,10 @@ import fcntl
 import os
 from functools import partial
 
-from clusterdp.fakeslurm.core.step_plan import StepPlan, StreamTarget, TaskPlan
-from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
-from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK, LineBuffer, OutputFiles, goes_straight, label
-from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunConnection
+from ..core.step_plan import StepPlan, StreamTarget, TaskPlan
+from .event_loop import EventLoop
+from .output_files import CHUNK, LineBuffer, OutputFiles, goes_straight, label
+from .srun_connection import SrunConnection
 
 _SET_SIZE: int | None = getattr(fcntl, "F_SETPIPE_SZ", None)  # a command of fcntl that only Linux has
 

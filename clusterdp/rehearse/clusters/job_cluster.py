@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import time
 from contextlib import suppress
 from dataclasses import replace
 
 from clusterdp.config import Config
-from clusterdp.errors import FakeError, SlurmError
+from clusterdp.errors import SlurmError
 from clusterdp.fakeslurm.core import constraints
-from clusterdp.fakeslurm.core.paths import private_place
+from clusterdp.fakeslurm.core.job_ids import fresh_job_id
 from clusterdp.fakeslurm.core.shape import NodeShape, PartitionShape, Shape
 from clusterdp.slurm.hostlist import HostlistError, expand
 from clusterdp.submission.render.script_spec import gpu_count
 
 GRACE_S = 20.0
-ROOM = 100  # number of job ids that each cluster has for itself
 MEMORY_MB = 16_000_000  # more memory than any real node has, so that the job's request always fits
 
 
@@ -54,25 +50,6 @@ def shape_for(config: Config, ranks_per_node: int, *, spare: int = 0, grace_s: f
     )
     nodes = tuple(replace(like, name=name) for name in dict.fromkeys(names))
     return Shape(nodes, tuple(partitions), settings)
-
-
-def fresh_job_id() -> int:
-    """Returns a job id that no other fake cluster of this user has used. Attempts in a run folder are named by job ids,
-    and MASTER_PORT follows from the job id: ranks of two jobs with the same id would connect to each other.
-    """
-    try:
-        note = os.open(private_place() / "last-job", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(note, "r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            last = file.read().strip()
-            fresh = max(int(time.time() / 10) % 10_000_000, int(last) + ROOM if last.isdigit() else 0)
-            file.seek(0)
-            file.truncate()
-            file.write(f"{fresh}\n")
-    except OSError as error:
-        remedy = "Free some space there, or make it writable"
-        raise FakeError(f"{error.filename or 'last-job'}: {error.strerror}. {remedy}.") from None
-    return fresh
 
 
 def _hosts(text: str | None) -> list[str]:

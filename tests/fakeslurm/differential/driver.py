@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from clusterdp.slurm.state import JobState
+from clusterdp.fakeslurm.core.state import JobState
 
 from . import observed, scripts
 from .observed import Observation

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterdp.slurm.state import JobState
+from clusterdp.fakeslurm.core.state import JobState
 from tests.fakeslurm.differential import observed
 from tests.fakeslurm.differential.driver import Cluster
 from tests.fakeslurm.differential.observed import Observation

@@ -1,7 +1,7 @@
 """The pytest plugin of this package (entry point pytest11): the fixture `fake_slurm`.
 
-pytest loads this file at each start, in every project whose environment has clusterdp installed. Therefore this file
-imports no heavy module."""
+pytest loads this file at each start, in every project whose environment has it installed. Therefore this file imports
+no heavy module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm import FakeCluster
+    from . import FakeCluster
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def fake_slurm_options() -> dict[str, Any]:
 @pytest.fixture
 def fake_slurm(fake_slurm_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     """Starts a fake Slurm of four nodes for this test alone. Its sbatch, srun, squeue, ... are first on PATH."""
-    from clusterdp.fakeslurm import FakeCluster
+    from . import FakeCluster
 
     options = fake_slurm_options if "shape" in fake_slurm_options else {"quick": True, **fake_slurm_options}
     with FakeCluster(**options) as cluster:
