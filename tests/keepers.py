@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clusterdp.batch import keeper
+from clusterdp.batch.nodes import keeper
 from tests.waiting import wait_for
 
 

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "wording": set(),
     "batch": set(),  # it is copied into run folders, and runs there with any Python
     "rundir": {"errors", "plainfile", "slurm.jobid"},
-    "storage": {"errors", "plainfile", "batch.keeper"},  # the process that holds a node's files in memory
+    "storage": {"errors", "plainfile", "batch.nodes.keeper"},  # the process that holds a node's files in memory
     "slurm": {"errors"},
     "config": {"errors", "plainfile", "storage.address", "wording"},  # a URL with a password in it is refused
     "submission": LOGIN_NODE | {"operate.notebook", "procfs"},
@@ -42,6 +42,7 @@ MAY_IMPORT = {
 # the folders are rooms, too.
 FLOORS = {
     "submission": "entry_check installed_check job render send snapshot plan resume sweep init show",
+    "batch": "files processes decide nodes act attempt rescue main __main__",
     "check": "finding program subject cluster survival surroundings check at_submit show_check",
     "operate": (
         "output record find queue account why checkpoints status logs sweep change listing compare html_page report"
@@ -215,7 +216,7 @@ def test_slurm_commands_are_run_in_two_modules_only() -> None:
     """So that what is asked of Slurm, and how its answers are read, can be seen there. The fake is not a client."""
     commands = {"sbatch", "srun", "squeue", "scancel", "scontrol", "sacct", "sinfo"}
     for file in modules():
-        if file.startswith("fakeslurm/") or file in ("slurm/commands.py", "batch/slurm.py"):
+        if file.startswith("fakeslurm/") or file in ("slurm/commands.py", "batch/processes/slurm.py"):
             continue
         for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
             if isinstance(node, ast.Call) and "subprocess" in ast.unparse(node.func):

@@ -5,29 +5,29 @@ import re
 import time
 from typing import Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
-from . import slurm
-from .attempts import Attempt, last_notice_before, read_attempts, rival
-from .check_nodes import check_nodes
-from .children import Children
-from .copies import Copies
-from .decisions import Decision, End, Leave, Requeue, Start
-from .end import ASKS_AGAIN, Ended, by_nodes, by_slurm, by_the_ranks
-from .ending import Ending, drop_folders, wait_for_room
-from .evidence import ASKED, BY_CGROUP, code_of, first_to_exit, has_taken_port, without_kills
-from .failure import after_failure, has_own_error, last_words
-from .history import History, history_of, step_to_begin_at
-from .job import BEGAN, EXPORTED, Job
-from .keepers import BLAMED_S, SILENT_S, Keepers
-from .notify import Notify
-from .placement import Placement
-from .policy import failed_nodes, may_start, not_in_place, restarts_in_place
-from .record import Record
-from .rendezvous import Ports, address_of, first_host, times_of
-from .rules import Rules
-from .slurm import Look, Slurm
-from .standby import Standby
-from .step import Step
-from .texts import LAST, number, read, size, warn, words
+from .act.check_nodes import check_nodes
+from .act.ending import Ending, drop_folders, wait_for_room
+from .act.failure import after_failure, has_own_error, last_words
+from .act.standby import Standby
+from .act.step import Step
+from .decide.attempts import Attempt, last_notice_before, read_attempts, rival
+from .decide.decisions import Decision, End, Leave, Requeue, Start
+from .decide.end import ASKS_AGAIN, Ended, by_nodes, by_slurm, by_the_ranks
+from .decide.evidence import ASKED, BY_CGROUP, code_of, first_to_exit, has_taken_port, without_kills
+from .decide.history import History, history_of, step_to_begin_at
+from .decide.policy import failed_nodes, may_start, not_in_place, restarts_in_place
+from .files.job import BEGAN, EXPORTED, Job
+from .files.record import Record
+from .files.rules import Rules
+from .files.texts import LAST, number, read, size, warn, words
+from .nodes.copies import Copies
+from .nodes.keepers import BLAMED_S, SILENT_S, Keepers
+from .nodes.placement import Placement
+from .nodes.rendezvous import Ports, address_of, first_host, times_of
+from .processes import slurm
+from .processes.children import Children
+from .processes.notify import Notify
+from .processes.slurm import Look, Slurm
 
 STILL_THERE = "Timed out waiting for job step to complete"  # srun gives up a task that KILL does not end
 WRITE_S = 120  # limit of the seconds for writing a copy of the state in memory to the disk

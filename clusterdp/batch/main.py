@@ -19,15 +19,15 @@ import time
 from functools import partial
 from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+from .act.step import HANG_S
 from .attempt import Setup, ThisAttempt
-from .children import Children
-from .decisions import End
-from .job import OWN, SETUP, job_of
-from .record import one_line
+from .decide.decisions import End
+from .files.job import OWN, SETUP, job_of
+from .files.record import one_line
+from .files.rules import read_rules
+from .files.texts import number, warn, warn_of_fault
+from .processes.children import Children
 from .rescue import rescue
-from .rules import read_rules
-from .step import HANG_S
-from .texts import number, warn, warn_of_fault
 
 NOT_STARTED = 4
 AT_EXIT_FD = 9

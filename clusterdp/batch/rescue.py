@@ -4,15 +4,16 @@ import os
 import re
 import time
 
-from . import keeper, slurm
+from .act.ending import wait_for_room
 from .attempt import ThisAttempt
-from .attempts import newest_life, read_attempts
-from .decisions import End
-from .end import by_slurm, by_the_ranks
-from .ending import wait_for_room
-from .history import history_of
-from .slurm import Look
-from .texts import number, read, warn, warn_of_fault, words
+from .decide.attempts import newest_life, read_attempts
+from .decide.decisions import End
+from .decide.end import by_slurm, by_the_ranks
+from .decide.history import history_of
+from .files.texts import number, read, warn, warn_of_fault, words
+from .nodes import keeper
+from .processes import slurm
+from .processes.slurm import Look
 
 FRESH_S = 3600  # seconds in which one rescue acts alone: it may wait for the controller, and for room on the disk
 # sbatch would hand on the variables of the keepers' step to the next job.

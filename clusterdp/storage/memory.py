@@ -1,4 +1,4 @@
-"""MemoryStorage: files in the memory of this node, which outlive the process that writes them (batch/keeper.py).
+"""MemoryStorage: files in the memory of this node, which outlive the process that writes them (batch/nodes/keeper.py).
 
 Each node has its own files: a rank finds those that ranks of its node have written. Linux only.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from clusterdp.batch import keeper
+from clusterdp.batch.nodes import keeper
 from clusterdp.storage.base import Readable, Storage, already_there, checked
 
 HELD = keeper.HELD
@@ -52,7 +52,7 @@ class MemoryStorage(Storage):
             return None
         life = environ.get("CLUSTERDP_ATTEMPT", "").split(".")[2:]  # <job>.<restart>.<life>
         node = environ.get("SLURMD_NODENAME") or socket.gethostname()
-        # CLUSTERDP_NODES is set in a job with spare nodes (batch/placement.py).
+        # CLUSTERDP_NODES is set in a job with spare nodes (batch/nodes/placement.py).
         return cls(key, node, int(life[0]) if life else 0, may_lose_nodes="CLUSTERDP_NODES" in environ)
 
     def _ask(self, do: str, name: str, descriptor: int | None = None) -> tuple[dict[str, Any], int | None]:

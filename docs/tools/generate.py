@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp import errors, rundir
-from clusterdp.batch.causes import CAUSES, FAULTS
+from clusterdp.batch.files.causes import CAUSES, FAULTS
 from clusterdp.checkpoint import errors as checkpoint_errors
 from clusterdp.config.explain import KeyExplanation, comments_of, explanations
 from clusterdp.config.tree import Config

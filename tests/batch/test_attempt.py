@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from clusterdp.batch import slurm
+from clusterdp.batch.act.failure import last_words
 from clusterdp.batch.attempt import ThisAttempt
-from clusterdp.batch.children import Children
-from clusterdp.batch.end import Ended
-from clusterdp.batch.failure import last_words
-from clusterdp.batch.history import History
-from clusterdp.batch.job import job_of
-from clusterdp.batch.rendezvous import Ports
-from clusterdp.batch.rules import Policy, Rules
-from clusterdp.batch.slurm import Look
+from clusterdp.batch.decide.end import Ended
+from clusterdp.batch.decide.history import History
+from clusterdp.batch.files.job import job_of
+from clusterdp.batch.files.rules import Policy, Rules
+from clusterdp.batch.nodes.rendezvous import Ports
+from clusterdp.batch.processes import slurm
+from clusterdp.batch.processes.children import Children
+from clusterdp.batch.processes.slurm import Look
 
 RULES = Rules(
     kind="entry", nodes=2, in_place=True, policies={cause: Policy(avoid=True) for cause in ("node-lost", "hung")}
@@ -205,7 +205,7 @@ def test_nodes_are_asked_for_anew_at_the_end_of_a_long_attempt(
     attempt: ThisAttempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("clusterdp.batch.ending.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("clusterdp.batch.act.ending.time.monotonic", lambda: now[0])
     for up, nodes, usable in ((0, ["n1", "n2"], ["n1", "n2"]), (9, [], ["n1", "n2"]), (3600, ["n1"], ["n1"])):
         now[0] += up
         monkeypatch.setattr(attempt.slurm, "usable_nodes", lambda without, nodes=nodes: nodes)
@@ -286,7 +286,7 @@ def test_silent_node_ends_the_step_if_a_spare_one_is_there(
 ) -> None:
     attempt = of_rules(spare_nodes=spare, policies={"node-lost": Policy(limit=limit)})
     monkeypatch.setattr(attempt.keepers, "lost", lambda: silent)
-    monkeypatch.setattr("clusterdp.batch.step.SILENT_GRACE_S", 0)
+    monkeypatch.setattr("clusterdp.batch.act.step.SILENT_GRACE_S", 0)
     srun = Srun()
     monkeypatch.setattr(attempt.step, "_may_save", lambda has_term: saves)
     monkeypatch.setattr(attempt.keepers, "is_due", lambda: True)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from clusterdp.batch.attempts import Attempt, last_event, read_attempts
-from clusterdp.batch.decisions import End, Start
-from clusterdp.batch.history import History, history_of, step_to_begin_at
-from clusterdp.batch.job import job_of
-from clusterdp.batch.policy import exhausted, may_start, pause_s
-from clusterdp.batch.record import Record
-from clusterdp.batch.rules import Policy, Rules
+from clusterdp.batch.decide.attempts import Attempt, last_event, read_attempts
+from clusterdp.batch.decide.decisions import End, Start
+from clusterdp.batch.decide.history import History, history_of, step_to_begin_at
+from clusterdp.batch.decide.policy import exhausted, may_start, pause_s
+from clusterdp.batch.files.job import job_of
+from clusterdp.batch.files.record import Record
+from clusterdp.batch.files.rules import Policy, Rules
 
 RULES = Rules(
     kind="entry",

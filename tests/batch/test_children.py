@@ -14,7 +14,7 @@ from tests.waiting import wait_for
 ROOT = Path(__file__).parents[2]
 BEGIN = """
 import os, signal, subprocess, sys, time
-from clusterdp.batch import children
+from clusterdp.batch.processes import children
 children.POLL_S = 0.05
 children = children.Children(os.environb)
 """
@@ -99,7 +99,7 @@ def test_own_tools_run_in_the_environment_of_before_launch_setup(tmp_path: Path)
             (tmp_path / name / command).write_text("")
             (tmp_path / name / command).chmod(0o755)
     lines = f"""
-from clusterdp.batch.children import Children
+from clusterdp.batch.processes.children import Children
 slurm, other = "{tmp_path}/slurm", "{tmp_path}/other"
 for before in (slurm, "{tmp_path}/none"):
     after = {{"PATH": other, "LD_LIBRARY_PATH": "/conda", "SLURM_CONF": "/c", "A": "1"}}

@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
-from clusterdp.batch.attempts import read_attempts
-from clusterdp.batch.decisions import End
-from clusterdp.batch.history import History, history_of
-from clusterdp.batch.job import Job
-from clusterdp.batch.record import Record
-from clusterdp.batch.rules import Rules
-from clusterdp.batch.slurm import Slurm
+from clusterdp.batch.decide.attempts import read_attempts
+from clusterdp.batch.decide.decisions import End
+from clusterdp.batch.decide.history import History, history_of
+from clusterdp.batch.files.job import Job
+from clusterdp.batch.files.record import Record
+from clusterdp.batch.files.rules import Rules
+from clusterdp.batch.processes.slurm import Slurm
 from tests.batch.values import job
 
 NAMES = ["chain", "cause", "exit", "began", "outcome", "avoid", "saved", "mistake", "error"]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from clusterdp.batch import slurm
-from clusterdp.batch.causes import of_outcome
-from clusterdp.batch.check_nodes import first_dead, result_of
-from clusterdp.batch.decisions import Decision, End, Leave, Requeue
-from clusterdp.batch.end import Ended, by_fault, by_nodes, by_slurm, by_the_ranks
-from clusterdp.batch.evidence import Failure, Fault, failure_of, fault_of, is_repeated, mistake_of, without_kills
-from clusterdp.batch.history import History
-from clusterdp.batch.policy import avoided, not_launched
-from clusterdp.batch.rules import Policy, Rules
-from clusterdp.batch.slurm import state_of
+from clusterdp.batch.act.check_nodes import first_dead, result_of
+from clusterdp.batch.decide.decisions import Decision, End, Leave, Requeue
+from clusterdp.batch.decide.end import Ended, by_fault, by_nodes, by_slurm, by_the_ranks
+from clusterdp.batch.decide.evidence import Failure, Fault, failure_of, fault_of, is_repeated, mistake_of, without_kills
+from clusterdp.batch.decide.history import History
+from clusterdp.batch.decide.policy import avoided, not_launched
+from clusterdp.batch.files.causes import of_outcome
+from clusterdp.batch.files.rules import Policy, Rules
+from clusterdp.batch.processes import slurm
+from clusterdp.batch.processes.slurm import state_of
 
 ENTRY = Rules(kind="entry", max_crashes=1)
 COMMAND = Rules(kind="command", max_crashes=1, max_no_progress=2)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from clusterdp.batch.act.failure import after_failure
 from clusterdp.batch.attempt import ThisAttempt
-from clusterdp.batch.decisions import End, Requeue
-from clusterdp.batch.end import Ended, by_nodes
-from clusterdp.batch.failure import after_failure
-from clusterdp.batch.history import History
+from clusterdp.batch.decide.decisions import End, Requeue
+from clusterdp.batch.decide.end import Ended, by_nodes
+from clusterdp.batch.decide.history import History
 from clusterdp.operate.why.match import known
 from tests.batch.test_attempt import of_rules
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from clusterdp.batch.errors import Errors
+from clusterdp.batch.act.errors import Errors
 
 
 @pytest.mark.parametrize(("how", "least", "most"), [("Killed", 0, 0.1), ("Exited with exit code 1", 0.3, 0.5)])

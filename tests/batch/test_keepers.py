@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from clusterdp.batch import keeper, keepers
-from clusterdp.batch.children import Answer, Children
-from clusterdp.batch.copies import Copies
-from clusterdp.batch.job import Job, job_of
-from clusterdp.batch.keepers import Keepers
-from clusterdp.batch.record import Record
-from clusterdp.batch.rules import Rules
+from clusterdp.batch.files.job import Job, job_of
+from clusterdp.batch.files.record import Record
+from clusterdp.batch.files.rules import Rules
+from clusterdp.batch.nodes import keeper, keepers
+from clusterdp.batch.nodes.copies import Copies
+from clusterdp.batch.nodes.keepers import Keepers
+from clusterdp.batch.processes.children import Answer, Children
 from clusterdp.storage import MemoryStorage
 from tests.keepers import Node
 from tests.waiting import wait_for
@@ -118,7 +118,7 @@ def started(
         return subprocess.Popen(["true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     double = SimpleNamespace(Popen=start, PIPE=None, TimeoutExpired=subprocess.TimeoutExpired)
-    monkeypatch.setattr("clusterdp.batch.keepers.subprocess", double)
+    monkeypatch.setattr("clusterdp.batch.nodes.keepers.subprocess", double)
     found._at = 0.0
     found.tend(Record(job))
     if found._step is not None:
@@ -512,7 +512,7 @@ class Slurm:
         (folder / "scontrol").write_text(f'#!/bin/bash\n[ "$*" = "show job 7" ] && cat {folder}/job\n')
         (folder / "scontrol").chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-        monkeypatch.setattr("clusterdp.batch.keeper.time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr("clusterdp.batch.nodes.keeper.time", SimpleNamespace(monotonic=lambda: self.now))
 
     def lookout(self, task: int = 1, rescue: list[str] | None = None) -> keeper.Lookout:
         return keeper.Lookout("7", 3, rescue or ["true"], task)

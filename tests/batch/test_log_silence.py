@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from clusterdp.batch.children import Children
-from clusterdp.batch.log_silence import HangFinding, LogSilence
-from clusterdp.batch.placement import Placement
-from clusterdp.batch.rules import Rules
+from clusterdp.batch.act.log_silence import HangFinding, LogSilence
+from clusterdp.batch.files.rules import Rules
+from clusterdp.batch.nodes.placement import Placement
+from clusterdp.batch.processes.children import Children
 
 IDLE = "n1 7 S 100 sleep\n"
 BUSY = "n1 7 R 900 sleep\n"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from clusterdp.batch.placement import Placement, places
-from clusterdp.batch.record import Record
-from clusterdp.batch.rules import Rules
+from clusterdp.batch.files.record import Record
+from clusterdp.batch.files.rules import Rules
+from clusterdp.batch.nodes.placement import Placement, places
 from tests.batch.values import job
 
 ALL = ["n1", "n2", "n3", "n4", "n5"]

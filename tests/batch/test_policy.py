@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusterdp.batch.children import Answer
-from clusterdp.batch.policy import avoided
-from clusterdp.batch.slurm import Slurm
+from clusterdp.batch.decide.policy import avoided
+from clusterdp.batch.processes.children import Answer
+from clusterdp.batch.processes.slurm import Slurm
 from tests.batch.values import job
 
 THREE = ["n1", "n2", "n3"]

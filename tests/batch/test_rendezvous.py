@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from clusterdp.batch.children import Answer
-from clusterdp.batch.rendezvous import Ports, address_of, first_host, seconds_of, times_of
-from clusterdp.batch.slurm import Slurm
+from clusterdp.batch.nodes.rendezvous import Ports, address_of, first_host, seconds_of, times_of
+from clusterdp.batch.processes.children import Answer
+from clusterdp.batch.processes.slurm import Slurm
 from clusterdp.slurm.hostlist import expand
 from tests.batch.values import job
 

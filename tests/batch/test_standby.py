@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from clusterdp import config
-from clusterdp.batch import standby
-from clusterdp.batch.children import Children
-from clusterdp.batch.job import Job, job_of
-from clusterdp.batch.rules import Rules
-from clusterdp.batch.standby import Standby, logs_of
+from clusterdp.batch.act import standby
+from clusterdp.batch.act.standby import Standby, logs_of
+from clusterdp.batch.files.job import Job, job_of
+from clusterdp.batch.files.rules import Rules
+from clusterdp.batch.processes.children import Children
 from clusterdp.submission.render.script_spec import make_spec
 from tests.waiting import wait_for
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterdp.batch.job import Job
+from clusterdp.batch.files.job import Job
 
 
 def job(**values: Any) -> Job:

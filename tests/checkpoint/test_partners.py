@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterdp.batch.keeper import HELD
+from clusterdp.batch.nodes.keeper import HELD
 from clusterdp.checkpoint.format.manifest import scan
 from clusterdp.checkpoint.save import memory_copies
 from clusterdp.checkpoint.state.rank_group import _stride

@@ -187,7 +187,7 @@ def test_table_of_files_lists_every_file_of_the_batch_program() -> None:
         at = {"note": 0, "note_of": 1, "mark": 0, "file": 0, "is_marked": 0}.get(name)
         if at is None or len(given) <= at or isinstance(call.func, ast.Name):
             continue
-        module = importlib.import_module(f"clusterdp.batch.{path.stem}")
+        module = importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
         word = given[at] if isinstance(given[at], str) else getattr(module, ast.unparse(call.args[at]), None)
         found |= {word} if isinstance(word, str) else set()
     assert {"outcome", "hosts", "rescue", "cold", "next", "stop"} <= found

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp import procfs
-from clusterdp.batch import keeper
+from clusterdp.batch.nodes import keeper
 from clusterdp.fakeslurm import FakeCluster
 from clusterdp.storage import MemoryStorage
 from tests.e2e.cluster import Cluster
@@ -68,7 +68,7 @@ def copies_of(run: Run) -> list[str]:
 def keepers_of(run: Run) -> list[int]:
     """The process ids of the run's keepers."""
     found = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in found if f"{run.files.path}/batch/keeper.py" in command_of(pid)[:3]]
+    return [pid for pid in found if f"{run.files.path}/batch/nodes/keeper.py" in command_of(pid)[:3]]
 
 
 def processes_on(run: Run, node: str) -> list[int]:

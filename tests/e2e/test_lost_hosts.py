@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.batch.keeper import HELD
+from clusterdp.batch.nodes.keeper import HELD
 from tests.e2e.cluster import Cluster
 from tests.e2e.processes import copies_of, keepers_on, lost, nodes_of, processes_on, skip_without_keepers
 from tests.e2e.run import Run, submit

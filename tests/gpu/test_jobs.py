@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from clusterdp.batch.evidence import OUT_OF_MEMORY
+from clusterdp.batch.decide.evidence import OUT_OF_MEMORY
 from clusterdp.checkpoint import Checkpointer
 from clusterdp.train.profile.stopwatch import WARM_UP
 from tests.gpu.conftest import Start

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from clusterdp import cli
-from clusterdp.batch.causes import CAUSES
+from clusterdp.batch.files.causes import CAUSES
 from clusterdp.cli.arguments import VERBS, read_options
 from clusterdp.operate.account.parts import NAMES
 from clusterdp.operate.record.run_state import RunState

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from clusterdp.batch import slurm as batch
-from clusterdp.batch.children import Answer, Children
-from clusterdp.batch.rendezvous import times_of
+from clusterdp.batch.nodes.rendezvous import times_of
+from clusterdp.batch.processes import slurm as batch
+from clusterdp.batch.processes.children import Answer, Children
 from clusterdp.errors import ClusterdpError, SubmitError, SubmitInDoubt
 from clusterdp.slurm import commands
 from clusterdp.slurm.jobid import Submitted

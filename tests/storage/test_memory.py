@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.batch import keeper
+from clusterdp.batch.nodes import keeper
 from clusterdp.storage import MemoryStorage
 from tests.keepers import Node
 
@@ -113,7 +113,7 @@ def test_keeper_refuses_processes_of_other_users(node: Node) -> None:
         pytest.skip("only root can become another user")
     lines = f"""\
 import os, sys
-from clusterdp.batch import keeper
+from clusterdp.batch.nodes import keeper
 os.setuid(65534)
 try:
     keeper.connect({node.key!r}, {node.name!r})

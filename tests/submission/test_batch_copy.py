@@ -31,7 +31,9 @@ def files(folder: Path) -> dict[str, Path]:
 
 def test_batch_copy_has_each_module_read_only_in_writable_folders(tmp_path: Path) -> None:
     copy = run_folder(tmp_path, "run") / "batch"
-    names = {f"batch/{path.name}" for path in PROGRAM.glob("*.py")} - {"batch/__main__.py"} | {"__main__.py"}
+    names = {f"batch/{path.relative_to(PROGRAM)}" for path in PROGRAM.rglob("*.py")} - {"batch/__main__.py"} | {
+        "__main__.py"
+    }
     assert {name for name in files(copy) if name.endswith(".py")} == names
     assert all(not path.stat().st_mode & 0o222 for name, path in files(copy).items() if name != "rules.json")
     assert (copy / "rules.json").stat().st_mode & 0o777 == 0o600
@@ -65,7 +67,7 @@ def test_batch_copy_imports_only_the_standard_library(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", [{"entry": "a:b"}, {"command": "true"}, {"script": "true"}])
 def test_rules_read_by_the_batch_program_match_the_config(tmp_path: Path, values: dict[str, object]) -> None:
-    from clusterdp.batch.rules import Policy, Rules, read_rules
+    from clusterdp.batch.files.rules import Policy, Rules, read_rules
 
     loaded = config.from_mapping({**values, "name": "é", "restart": {"memory": {"limit": 4, "wait_s": 1.5}}})
     rules = rules_of(make_spec(loaded, tmp_path, tmp_path, "python"))
@@ -79,7 +81,7 @@ def test_rules_read_by_the_batch_program_match_the_config(tmp_path: Path, values
 
 
 def test_rules_of_a_later_version_are_read_without_its_keys(tmp_path: Path) -> None:
-    from clusterdp.batch.rules import Policy, read_rules
+    from clusterdp.batch.files.rules import Policy, read_rules
 
     rules = {"nodes": 2, "later": 1, "policies": {"crash": {"limit": 4, "later": 1}}}
     (tmp_path / "rules.json").write_text(json.dumps(rules))

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from clusterdp.batch.children import Children
-from clusterdp.batch.copies import Copies, Copy
-from clusterdp.batch.job import Job, job_of
-from clusterdp.batch.keepers import Keepers
-from clusterdp.batch.record import Record
-from clusterdp.batch.rules import Rules
+from clusterdp.batch.files.job import Job, job_of
+from clusterdp.batch.files.record import Record
+from clusterdp.batch.files.rules import Rules
+from clusterdp.batch.nodes.copies import Copies, Copy
+from clusterdp.batch.nodes.keepers import Keepers
+from clusterdp.batch.processes.children import Children
 from clusterdp.checkpoint import Checkpointer, list_checkpoints
 from clusterdp.storage import MemoryStorage
 from tests.checkpoint.gang import on_ranks

@@ -290,7 +290,7 @@ def test_banner_printed_by_slurm_commands_changes_no_restart_decision(
 
 
 def test_batch_program_exception_before_the_step_exits_4(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
-    break_program(run_script, tmp_path, "policy.py", "history.ended[-1]", "history.broken")
+    break_program(run_script, tmp_path, "decide/policy.py", "history.ended[-1]", "history.broken")
     done = run_script(DONE, restart=1)
     assert done.returncode == 4
     assert "a fault in the batch program" in done.stderr
@@ -300,7 +300,7 @@ def test_batch_program_exception_before_the_step_exits_4(run_script: RunScript, 
 def test_batch_program_exception_after_the_step_ends_the_attempt_with_exit_75(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
-    break_program(run_script, tmp_path, "evidence.py", 'return Fault("start"', 'return Faul("start"')
+    break_program(run_script, tmp_path, "decide/evidence.py", 'return Fault("start"', 'return Faul("start"')
     done = run_script(CRASHES, job=8)
     assert (done.returncode, cause(tmp_path, "8.0")) == (75, "unknown"), done.stderr
     assert "a fault in the batch program: NameError" in last_event(tmp_path, "8.0")["reason"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from clusterdp.batch.history import History
-from clusterdp.batch.policy import not_in_place, restarts_in_place
-from clusterdp.batch.rules import Policy, Rules
+from clusterdp.batch.decide.history import History
+from clusterdp.batch.decide.policy import not_in_place, restarts_in_place
+from clusterdp.batch.files.rules import Policy, Rules
 from tests.submission.conftest import RunScript, Stubs, cause, last_event, ledger, requeues
 
 # As a real one with --kill-on-bad-exit=0: reports a failed task, here first that in $STUBS/how, and kills on TERM.

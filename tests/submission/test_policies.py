@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterdp.batch.causes import CAUSES
+from clusterdp.batch.files.causes import CAUSES
 from clusterdp.config.tree import POLICIES
 from tests.submission.conftest import RunScript, Stubs, cause, last_event, ledger, requeues, worker
 

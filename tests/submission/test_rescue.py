@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp import config
-from clusterdp.batch.keeper import NEEDLESS
+from clusterdp.batch.nodes.keeper import NEEDLESS
 from clusterdp.submission.render.script import render
 from clusterdp.submission.render.script_spec import make_spec
 from clusterdp.submission.snapshot.batch_copy import write_batch

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from clusterdp.batch.evidence import OUT_OF_MEMORY
+from clusterdp.batch.decide.evidence import OUT_OF_MEMORY
 from clusterdp.errors import ClusterdpError, ConfigError, RendezvousError
 from clusterdp.fakeslurm.core.job_environ import MARK
 from clusterdp.slurm.env import FAKE_MARK, SlurmEnv

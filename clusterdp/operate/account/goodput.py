@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from clusterdp.batch.causes import CAUSES
+from clusterdp.batch.files.causes import CAUSES
 from clusterdp.operate.account.parts import NAMES
 from clusterdp.operate.account.run_account import AttemptAccount, RunAccount, account_so_far, brief, hours, percent
 from clusterdp.operate.output.formatting import Colour, shown_path

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from clusterdp.batch.causes import FAULTS
+from clusterdp.batch.files.causes import FAULTS
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.queue.moved_folder import refuse_copy

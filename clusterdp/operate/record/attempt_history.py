@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterdp.batch.causes import of_outcome
+from clusterdp.batch.files.causes import of_outcome
 from clusterdp.rundir import Attempt, RunDir
 from clusterdp.rundir.lenient_reads import (
     Record,

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusterdp.batch.causes import CAUSES, FAULTS
+from clusterdp.batch.files.causes import CAUSES, FAULTS
 from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.wording import counted

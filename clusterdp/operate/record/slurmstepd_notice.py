@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clusterdp.batch.causes import notices
+from clusterdp.batch.files.causes import notices
 from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.log_files import batch_log
 from clusterdp.rundir import RunDir

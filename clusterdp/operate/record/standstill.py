@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from clusterdp.batch.causes import SILENT
+from clusterdp.batch.files.causes import SILENT
 from clusterdp.operate.output.formatting import clock
 from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.run_history import RunHistory

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterdp.batch.causes import CAUSES
+from clusterdp.batch.files.causes import CAUSES
 from clusterdp.errors import ClusterdpError
 from clusterdp.operate.account.goodput import HEADS
 from clusterdp.operate.account.parts import NAMES, Parts

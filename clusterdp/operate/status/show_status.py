@@ -7,7 +7,7 @@ import json
 import time
 from typing import Any, TextIO
 
-from clusterdp.batch.causes import FAULTS
+from clusterdp.batch.files.causes import FAULTS
 from clusterdp.errors import SlurmError
 from clusterdp.operate.account.run_account import account_so_far, goodput_line
 from clusterdp.operate.output.formatting import Colour, ago, clock, measured, shown_path

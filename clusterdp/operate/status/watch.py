@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, TextIO
 
-from clusterdp.batch.causes import CAUSES, FAULTS, SILENT
+from clusterdp.batch.files.causes import CAUSES, FAULTS, SILENT
 from clusterdp.operate.output.formatting import Colour, clock, is_terminal, measured, number, shown_path
 from clusterdp.operate.output.terminal import ENDLESS, printable, underlying, width_of
 from clusterdp.operate.queue.moved_folder import refuse_copy

@@ -4,7 +4,7 @@ The evidence, the strongest first:
 
     hang    the report of a hang, after which clusterdp ended the ranks
     named   clusterdp's ranks report the failed rank to each other; the first one writes its error to attempts/*/error
-    record  the batch program found the rank at the attempt's end, and decided by it (batch/evidence.py)
+    record  the batch program found the rank at the attempt's end, and decided by it (batch/decide/evidence.py)
     srun    its first message names a rank that a signal ended, or that exited silently while no log has an error
     log     the earliest log with its own error at its end, or before many consequences
     agent   the report of torchrun about its ranks
@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterdp.batch.causes import CAUSES, FAULTS
-from clusterdp.batch.evidence import without_kills
+from clusterdp.batch.decide.evidence import without_kills
+from clusterdp.batch.files.causes import CAUSES, FAULTS
 from clusterdp.operate.record.log_files import agent_logs, batch_log, rank_logs
 from clusterdp.operate.record.standstill import hang_of
 from clusterdp.operate.why.match import (

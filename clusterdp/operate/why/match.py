@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from clusterdp.batch.evidence import TASKS_ENDED
+from clusterdp.batch.decide.evidence import TASKS_ENDED
 from clusterdp.operate.why.signature import Signature
 from clusterdp.operate.why.signatures import SIGNATURES
 from clusterdp.plainfile import reading

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from clusterdp.batch.causes import CAUSES, FAULTS
-from clusterdp.batch.rules import Rules, read_rules
+from clusterdp.batch.files.causes import CAUSES, FAULTS
+from clusterdp.batch.files.rules import Rules, read_rules
 from clusterdp.errors import SlurmError
 from clusterdp.operate.output.formatting import Colour, ago, clock, shown_path
 from clusterdp.operate.output.terminal import ENDLESS, filled, width_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterdp.batch import keeper
+from clusterdp.batch.nodes import keeper
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, list_checkpoints, scan
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.scene import Scene

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from clusterdp import procfs
-from clusterdp.batch import keeper
+from clusterdp.batch.nodes import keeper
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.run_spec import Missed, NotPossibleHere

@@ -1,4 +1,4 @@
-"""The config's decisions for the batch program (clusterdp/batch/rules.py), which reads these rules in the run
+"""The config's decisions for the batch program (clusterdp/batch/files/rules.py), which reads these rules in the run
 folder."""
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 import clusterdp
-from clusterdp.batch.job import EXPORTED
+from clusterdp.batch.files.job import EXPORTED
 from clusterdp.config.tree import LaunchConfig, ResourcesConfig
 from clusterdp.errors import ConfigError
 from clusterdp.submission.render.batch_rules import requeues_of, rules_of

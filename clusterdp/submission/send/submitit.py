@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from clusterdp.batch.slurm import GOES_ON, state_of
+from clusterdp.batch.processes.slurm import GOES_ON, state_of
 from clusterdp.errors import ConfigError, SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands

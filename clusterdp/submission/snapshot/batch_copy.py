@@ -28,7 +28,7 @@ def write_batch(folder: Path, rules: dict[str, Any]) -> None:
     for leftover in (new, old):
         shutil.rmtree(leftover, ignore_errors=True)
     new.mkdir()
-    modules = [path for path in sorted(PROGRAM.glob("*.py")) if path.name not in TOP]
+    modules = [path for path in sorted(PROGRAM.rglob("*.py")) if path.name not in TOP]
     files = [*modules, *_compiled(modules)]
     copy_files(PROGRAM.parent, new, {f"{path.relative_to(PROGRAM.parent)}": path.lstat() for path in files}, earlier)
     copy_files(PROGRAM, new, {name: (PROGRAM / name).lstat() for name in TOP}, earlier)

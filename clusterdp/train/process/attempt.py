@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterdp import __version__
-from clusterdp.batch.evidence import COLLECTIVE_TIMEOUT
+from clusterdp.batch.decide.evidence import COLLECTIVE_TIMEOUT
 from clusterdp.checkpoint.errors import ClaimLost, ReplicasDiffer
 from clusterdp.errors import ClusterdpError, ConfigError, EntryError, RunError, StateError
 from clusterdp.rundir import RunDir, write_durably

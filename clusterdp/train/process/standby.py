@@ -1,4 +1,4 @@
-"""A process that waits to become a rank, with torch loaded (batch/standby.py).
+"""A process that waits to become a rank, with torch loaded (batch/act/standby.py).
 
 The variables of the attempt come through stdin. Until then the process runs no operation of torch, touches no GPU, and
 ends at each signal, and at the end of stdin. The user's code, seeds and the rendezvous come after. If the user's code
@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clusterdp import procfs
-from clusterdp.batch.job import COLD, STANDBY
+from clusterdp.batch.files.job import COLD, STANDBY
 
 NAME = b"standby"  # of the process, as in `ps -o comm`, while it waits
 NICE = 19
@@ -101,7 +101,7 @@ def _rename(name: bytes) -> bytes:
 @contextmanager
 def noting_variables(folder: Path | None) -> Iterator[None]:
     """Surrounds the import of the user's code. If this sets variables that libraries read when they are loaded, no
-    later attempt has torch loaded before (batch/standby.py). folder: of the attempt, if it has one."""
+    later attempt has torch loaded before (batch/act/standby.py). folder: of the attempt, if it has one."""
     before = _variables()
     yield
     if folder is not None and _variables() != before:

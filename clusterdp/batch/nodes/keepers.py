@@ -13,15 +13,15 @@ import sys
 import time
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set
 
+from ..decide.evidence import TASKS_ENDED
+from ..files.causes import SILENT
+from ..files.job import Job
+from ..files.record import Record
+from ..files.rules import Rules
+from ..files.texts import read, size, warn
+from ..processes.children import Children, end, term_blocked
+from ..processes.slurm import steps_share_memory
 from . import keeper
-from .causes import SILENT
-from .children import Children, end, term_blocked
-from .evidence import TASKS_ENDED
-from .job import Job
-from .record import Record
-from .rules import Rules
-from .slurm import steps_share_memory
-from .texts import read, size, warn
 
 FIRST_S = 1  # least seconds from the start of the ranks to that of the keepers: a program may fail at once
 LOOK_S = 0.5  # seconds between two looks at the beats
@@ -133,7 +133,7 @@ class Keepers:
         ends = ["--no-kill", "--kill-on-bad-exit=0", "--wait=0"] if self._outlive_nodes else ["--kill-on-bad-exit=1"]
         words += [*ends, sys.executable, "-I", os.path.abspath(keeper.__file__), self.folder]
         if self._outlive_nodes:
-            package = os.path.dirname(os.path.abspath(__file__))
+            package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
             words += [self.job.id, nodes, sys.executable, "-I", "-S", "-B", os.path.dirname(package), "rescue"]
             words += [self.job.run, "--script=" + self.job.script, "--lost=" + self.job.host]
         return words

@@ -6,21 +6,21 @@ import subprocess
 import time
 from typing import IO, Callable, List, Mapping, Optional, Sequence, Tuple
 
-from . import slurm
-from .children import Children, end, exit_code
+from ..decide.evidence import ASKED
+from ..decide.policy import exhausted
+from ..files.job import Job
+from ..files.record import Record
+from ..files.rules import Rules
+from ..files.texts import warn, warn_of_fault, words
+from ..nodes.keepers import BLAMED_S, Keepers
+from ..nodes.placement import Placement
+from ..processes import slurm
+from ..processes.children import Children, end, exit_code
+from ..processes.notify import Notify
 from .ending import Ending
 from .errors import Errors, grace_s
-from .evidence import ASKED
-from .job import Job
-from .keepers import BLAMED_S, Keepers
 from .log_silence import LogSilence
-from .notify import Notify
-from .placement import Placement
-from .policy import exhausted
-from .record import Record
-from .rules import Rules
 from .standby import Standby, logs_of
-from .texts import warn, warn_of_fault, words
 
 LINGERING_S = 300
 HANG_S = 60

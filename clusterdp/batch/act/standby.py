@@ -14,12 +14,12 @@ import sys
 import time
 from typing import List, Mapping, Optional, Sequence, Tuple
 
-from .children import Children, end
+from ..files.job import COLD, EXPORTED, STANDBY, Job
+from ..files.rules import Rules
+from ..files.texts import warn
+from ..processes.children import Children, end
+from ..processes.slurm import steps_share_memory
 from .errors import Errors
-from .job import COLD, EXPORTED, STANDBY, Job
-from .rules import Rules
-from .slurm import steps_share_memory
-from .texts import warn
 
 END_S = 2.0  # limit of the seconds in which the tasks end by themselves
 AGAIN_S = 10.0  # seconds between two looks whether the ranks have loaded torch

@@ -9,12 +9,12 @@ import os
 import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from .causes import FAULTS, Notice, last_notice, of_outcome
-from .job import Job
-from .record import Record
-from .rules import Rules
-from .slurm import Slurm
-from .texts import LAST, number, read, words
+from ..files.causes import FAULTS, Notice, last_notice, of_outcome
+from ..files.job import Job
+from ..files.record import Record
+from ..files.rules import Rules
+from ..files.texts import LAST, number, read, words
+from ..processes.slurm import Slurm
 
 NAME = re.compile(r"([0-9]+)(?:_[0-9]+)?\.([0-9]+)(?:\.([0-9]+))?")
 OF_MANIFEST = re.compile(r'"attempt":"([^"]+)"')

@@ -7,12 +7,12 @@ import signal
 import subprocess
 from typing import Any, Mapping, Optional, Sequence
 
-from .causes import CAUSES, FAULTS
+from ..files.causes import CAUSES, FAULTS
+from ..files.job import Job
+from ..files.record import Record
+from ..files.rules import Rules
+from ..files.texts import as_bytes, lines, read, warn
 from .children import Answer, Children, end, exit_code, term_blocked
-from .job import Job
-from .record import Record
-from .rules import Rules
-from .texts import as_bytes, lines, read, warn
 
 MOST_S = 10
 LOOK_S = 0.2

@@ -3,10 +3,10 @@
 import re
 from typing import Iterable, List, Optional, Sequence, Union
 
-from .causes import FAULTS
+from ..files.causes import FAULTS
+from ..files.rules import Rules
 from .decisions import Decision, End, Start
 from .history import History
-from .rules import Rules
 
 LONGEST_S = 3600
 HELD_S = 120  # seconds for which Slurm itself holds a requeued job

@@ -4,7 +4,7 @@ output. Pure."""
 import re
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
-from .texts import number
+from ..files.texts import number
 
 # Messages about a full disk after which the training continued, so that a later failure has another cause.
 WENT_ON = re.compile(r"was not saved \(\d+ in a row\)|What goes there is lost until it can be written again")

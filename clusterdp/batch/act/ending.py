@@ -4,18 +4,18 @@ import os
 import time
 from typing import Any, Callable, List, Mapping, NoReturn, Sequence
 
-from . import slurm
-from .children import Children
-from .decisions import End, Requeue
-from .history import History
-from .job import Job
-from .notify import Notify
-from .placement import places
-from .policy import CANCELLED, HELD_S, avoided, pause_s
-from .record import Record
-from .rules import Rules
-from .slurm import Look, Slurm
-from .texts import size, warn, warn_of_fault, words
+from ..decide.decisions import End, Requeue
+from ..decide.history import History
+from ..decide.policy import CANCELLED, HELD_S, avoided, pause_s
+from ..files.job import Job
+from ..files.record import Record
+from ..files.rules import Rules
+from ..files.texts import size, warn, warn_of_fault, words
+from ..nodes.placement import places
+from ..processes import slurm
+from ..processes.children import Children
+from ..processes.notify import Notify
+from ..processes.slurm import Look, Slurm
 
 ROOM_S = 600
 USABLE_S = 60.0  # seconds for which an answer about the nodes is used again

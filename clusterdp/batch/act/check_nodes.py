@@ -6,17 +6,17 @@ import re
 import time
 from typing import Callable, Dict, List, NamedTuple, Sequence
 
-from . import slurm
-from .decisions import End, Requeue
-from .end import Ended, requeued
+from ..decide.decisions import End, Requeue
+from ..decide.end import Ended, requeued
+from ..decide.evidence import TASKS_ENDED, has_taken_port
+from ..decide.policy import FAILED_LAUNCH, FAILED_NODE, failed_nodes
+from ..files.record import one_line
+from ..files.texts import read, warn
+from ..nodes.placement import places
+from ..processes import slurm
+from ..processes.slurm import Look
 from .ending import Ending
-from .evidence import TASKS_ENDED, has_taken_port
-from .placement import places
-from .policy import FAILED_LAUNCH, FAILED_NODE, failed_nodes
-from .record import one_line
-from .slurm import Look
 from .step import Step
-from .texts import read, warn
 
 UNKNOWN = End("unknown", "failed", 75, {"reason": "Slurm's controller does not answer"})
 OF_STATE = {slurm.RUNNING: "preflight", slurm.PREEMPTED: "preempted", slurm.TIME_LIMIT: "timeout"}

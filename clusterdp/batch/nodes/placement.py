@@ -10,10 +10,10 @@ import os
 import re
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
-from .job import Job
-from .record import Record
-from .rules import Rules
-from .slurm import Slurm
+from ..files.job import Job
+from ..files.record import Record
+from ..files.rules import Rules
+from ..processes.slurm import Slurm
 
 # srun refuses these options beside the file, and the variables from which it takes them.
 OPTIONS = ("--nodes=", "--ntasks-per-node=", "--distribution=")

@@ -5,7 +5,7 @@ import os
 import time
 from typing import Tuple
 
-from .evidence import first_to_exit
+from ..decide.evidence import first_to_exit
 
 GRACE_S = 0.5  # seconds between the first failure of a task and the end of the others, which may print their errors
 KILLED_GRACE_S = 0.1  # the same after a kill: the errors of the others are about the lost rank

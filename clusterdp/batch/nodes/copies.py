@@ -5,13 +5,13 @@ import os
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+from ..files.job import Job
+from ..files.record import Record
+from ..files.rules import Rules
+from ..files.texts import read, warn, warn_of_fault
+from ..processes.children import Children
 from . import keeper
-from .children import Children
-from .job import Job
 from .keepers import Keepers
-from .record import Record
-from .rules import Rules
-from .texts import read, warn, warn_of_fault
 
 HEAD = 4096  # bytes that hold the first line of a manifest
 Age = Tuple[int, float, str]

@@ -3,8 +3,8 @@
 import json
 from typing import NamedTuple, Optional, Sequence, Tuple, Union
 
+from ..files.causes import FAULTS
 from .attempts import Attempt
-from .causes import FAULTS
 from .decisions import End
 
 SHORT_S = 60  # seconds; an attempt that asks for a requeue earlier has done no work

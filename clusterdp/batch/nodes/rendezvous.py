@@ -4,8 +4,8 @@ import re
 import socket
 from typing import Optional, Tuple
 
-from .job import Job
-from .slurm import Slurm
+from ..files.job import Job
+from ..processes.slurm import Slurm
 
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 LOWEST, USUAL = 10000, 32768

@@ -3,13 +3,13 @@ needed."""
 
 from typing import Callable, NamedTuple, Sequence, Tuple
 
-from . import slurm
+from ..files.record import one_line
+from ..files.rules import Rules
+from ..processes import slurm
 from .decisions import Decision, End, Leave, Requeue
 from .evidence import Failure, Fault
 from .history import SHORT_S, History
 from .policy import exhausted
-from .record import one_line
-from .rules import Rules
 
 GOES_ON = "`clusterdp resume {run}` goes on with the run."
 ASKS_AGAIN = 75  # EX_TEMPFAIL: the program has saved and asks for a requeue

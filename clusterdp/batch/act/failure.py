@@ -4,12 +4,22 @@ import os
 import re
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from . import evidence
-from .decisions import Decision
-from .end import Ended, by_fault, by_srun
+from ..decide import evidence
+from ..decide.decisions import Decision
+from ..decide.end import Ended, by_fault, by_srun
+from ..decide.evidence import (
+    END,
+    Failure,
+    Mistake,
+    failure_of,
+    fault_of,
+    is_repeated,
+    mistake_from,
+    mistake_of,
+    own_error,
+)
+from ..files.texts import lines, read, size, words
 from .ending import Ending
-from .evidence import END, Failure, Mistake, failure_of, fault_of, is_repeated, mistake_from, mistake_of, own_error
-from .texts import lines, read, size, words
 
 OF_RANKS = re.compile(r"(?:rank|node)-([0-9]+)\.out$")  # `node`: a torchrun agent
 

@@ -3,9 +3,9 @@
 import os
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from .children import Children
-from .placement import Placement
-from .rules import Rules
+from ..files.rules import Rules
+from ..nodes.placement import Placement
+from ..processes.children import Children
 
 # The script prints for each process on a node: node, pid, state, ticks of CPU time (including ended children), command.
 LIST_PROCESSES = r"""

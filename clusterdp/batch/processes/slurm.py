@@ -12,9 +12,9 @@ import re
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from ..files.job import Job
+from ..files.texts import warn
 from .children import Answer, Children
-from .job import Job
-from .texts import warn
 
 RUNNING, PREEMPTED, TIME_LIMIT = "running", "preempted", "time-limit"
 REQUEUED = "requeued"  # another attempt has the job, or will have it

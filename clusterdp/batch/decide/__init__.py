@@ -1,0 +1,1 @@
+"""Pure decisions: whether an attempt may start, and how it ended."""

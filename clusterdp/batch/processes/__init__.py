@@ -1,0 +1,1 @@
+"""Other programs that it runs: Slurm's commands, notices, and the ranks."""
