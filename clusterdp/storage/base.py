@@ -28,7 +28,8 @@ class Storage(ABC):
     OSErrors."""
 
     url: str  # for messages: without a password
-    rereads = False  # True if a second read of the same bytes is served from memory
+    rereads = False  # whether a read is worth another try later: a store's client has already tried for long enough
+    verifies_first = False  # whether all bytes are read and verified before the first one reaches a tensor
     parallel = 1  # useful number of requests at the same time
     # On at most so many nodes, each rank reads all bytes. On more nodes, each rank reads a share, and sends it.
     nodes_that_read_all = 0

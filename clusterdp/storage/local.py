@@ -18,7 +18,7 @@ from clusterdp.storage.base import Readable, Storage, checked, temporary_name
 class LocalStorage(Storage):
     """A folder on a local or shared POSIX file system."""
 
-    rereads = True  # a second read comes from the page cache
+    rereads = True
     # A file system can serve so few nodes, and the ranks of a node share its page cache, faster than a network.
     nodes_that_read_all = 8
 

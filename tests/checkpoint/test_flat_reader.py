@@ -174,16 +174,33 @@ def test_step_counts_of_a_gpu_optimizer_hold_no_page_of_the_buffer(
     assert not any(start <= step < start + buffers[0].numel() for step in steps)
 
 
-def test_restore_of_a_damaged_checkpoint_changes_no_tensor(tmp_path: Path) -> None:
+def test_restore_without_a_good_checkpoint_warns_of_overwritten_state(tmp_path: Path) -> None:
     Checkpointer(tmp_path, trained(wide())).save(1)
+    damage_last_byte(tmp_path, 1)
+    with pytest.raises(CheckpointError, match="none is good: .*Do not train on in this process"):
+        Checkpointer(tmp_path, trained(wide(), seed=1)).restore()
+
+
+def test_restore_after_a_damaged_block_takes_all_state_from_the_older_checkpoint(tmp_path: Path) -> None:
+    older = trained(wide(), seed=1)
+    Checkpointer(tmp_path, older).save(1)
+    Checkpointer(tmp_path, trained(wide(), seed=2)).save(2)
+    damage_last_byte(tmp_path, 2)
+    live = trained(wide(), seed=3)
+    restored = Checkpointer(tmp_path, live).restore()
+    assert restored is not None
+    assert restored.step == 1
+    assert same(live, older)
+
+
+def test_restore_reads_each_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Checkpointer(tmp_path, trained(wide())).save(1)
+    monkeypatch.setattr(Store, "rereads", True)
+    monkeypatch.setattr(Store, "nodes_that_read_all", 1)
+    storage = Store(str(tmp_path))
+    Checkpointer(storage, trained(wide(), seed=1)).restore()
     (path,) = tmp_path.glob("*/*-of-0001.safetensors")
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    live, twin = trained(wide(), seed=1), trained(wide(), seed=1)
-    with pytest.raises(CheckpointError, match="none is good"):
-        Checkpointer(tmp_path, live).restore()
-    assert same(live, twin)
+    assert storage.bytes_read == path.stat().st_size
 
 
 def test_restore_of_an_incompatible_checkpoint_changes_no_tensor(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def choose(
         return choice
     for info in (CheckpointInfo(**fields) for fields in listing["copies"]):
         assert copies is not None
-        copies.storage.rereads = not candidates  # without a checkpoint, no bytes of a damaged copy may reach a tensor
+        copies.storage.verifies_first = not candidates  # else bytes of a damaged copy might stay
         choice.loaded, error = _try_one(copies.storage, info, ranks, state, choice)
         copies.storage.forget_all()
         if choice.loaded is not None:

@@ -1,9 +1,9 @@
 """Verified bytes as tensors: the flat buffer, which all ranks read together, and the state of one rank alone.
 
 The bytes of a live tensor are read directly into this tensor, so that a restore needs no extra memory except a few
-blocks. If reading twice is cheap (Storage.rereads), the first read changes no tensor: each rank only verifies its
-share. The second read fills the tensors and verifies again. From a store, the bytes are read and verified only once:
-if a block is damaged, tensors that were filled before it have changed.
+blocks. Each block is read into its place and verified there, while it is in the processor's cache: if one is damaged,
+tensors that were filled before it have changed, and the whole state comes from an older checkpoint. Where there is
+none to fall back on (Storage.verifies_first), a first read only verifies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FlatReader:
     """Reads the flat buffer. `tensors`: views of the buffer, or live tensors that fill() fills."""
 
     def __init__(self, storage: Storage, manifest: Manifest, ranks: RankGroup, live: Mapping[str, torch.Tensor]):
-        """Reads and verifies this rank's share. Not collective. live: tensors with the names, shapes and dtypes of the
+        """Reads what has no live tensor. Not collective. live: tensors with the names, shapes and dtypes of the
         manifest, which fill() may overwrite. If is_alone() is False, all ranks must have live tensors of the same
         names."""
         self._storage, self._ranks, self._plan, self._live = storage, ranks, manifest.layout, live
@@ -55,7 +55,7 @@ class FlatReader:
         self.buffer = Buffer(self._plan.total)  # pages that are never touched take no memory
         if self._alone:
             read_ranges(storage, self._apart, BufferTarget(memory_of(self.buffer.tensor)))
-        if storage.rereads:
+        if storage.verifies_first:
             read_ranges(storage, own, DiscardTarget())
         self.tensors = {**tensors_of(self._plan, self.buffer.tensor), **live}
 
@@ -64,8 +64,8 @@ class FlatReader:
         self._send(self._apart, ScatterTarget([(0, memory_of(self.buffer.tensor))]).scatter)
 
     def fill(self) -> None:
-        """Fills the live tensors. Collective. Raises DamagedError or CheckpointError on all ranks if bytes are wrong,
-        or have changed since they were verified; some live tensors may then have changed."""
+        """Fills the live tensors. Collective. Raises DamagedError or CheckpointError on all ranks if bytes are wrong;
+        some live tensors may then have changed."""
         failure = None
         pieces = ScatterTarget(
             [
