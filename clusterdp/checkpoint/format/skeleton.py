@@ -22,11 +22,14 @@ class TensorReference:
 def leaves(skeleton: Any, *path: Any) -> Iterator[tuple[Path, Any]]:
     """Yields (path, value or TensorReference) for each leaf. An empty list or dict is a value. Raises ValueError on an
     unknown tag."""
-    children = list(_children(skeleton))
-    if not children:
-        yield path, plain(skeleton)
-    for key, child in children:
-        yield from leaves(child, *path, key)
+    waiting = [(path, skeleton)]  # no recursion: each restore walks through all values of a state
+    while waiting:
+        place, node = waiting.pop()
+        children = list(_children(node)) if isinstance(node, (dict, list)) else ()
+        if children:
+            waiting += [((*place, key), child) for key, child in reversed(children)]
+        else:
+            yield place, plain(node)
 
 
 def plain(skeleton: Any) -> Any:
@@ -45,10 +48,18 @@ def plain(skeleton: Any) -> Any:
 def check(skeleton: Any, tensors: Collection[str]) -> None:
     """Raises ValueError, or another error of manifest.MALFORMED, unless the skeleton is a tree whose tensors are in
     `tensors`."""
-    for path, leaf in leaves(skeleton):
-        if len(path) > DEEPEST:
+    waiting = [(0, skeleton)]
+    while waiting:
+        depth, node = waiting.pop()
+        if depth > DEEPEST:
             raise ValueError(f"its state is nested deeper than {DEEPEST}")
-        hash(path)  # hash() raises TypeError if a key cannot be the key of a dict
+        if not isinstance(node, (dict, list)):
+            continue
+        children = list(_children(node))
+        for key, child in children:
+            hash(key)  # hash() raises TypeError if a key cannot be the key of a dict
+            waiting.append((depth + 1, child))
+        leaf = None if children else plain(node)
         if isinstance(leaf, TensorReference) and leaf.name not in tensors:
             raise ValueError(f"its state refers to the tensor {leaf.name!r:.80}, which is not in its index")
 

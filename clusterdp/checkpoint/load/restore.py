@@ -108,8 +108,14 @@ def read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mappin
 
     state: the objects to restore. If a tensor of these objects is sharded, each rank reads only its part.
     """
-    text = ranks.agree(conclude=lambda _: read_manifest(storage, info).encode().decode("ascii"))
-    manifest = decode(text.encode("ascii"), info.name)
+    seen: list[Manifest] = []  # on rank 0
+
+    def look(_: Any) -> str:
+        seen[:] = [read_manifest(storage, info)]
+        return seen[0].encode().decode("ascii") if ranks.size > 1 else ""
+
+    text = ranks.agree(conclude=look)
+    manifest = seen[0] if seen else decode(text.encode("ascii"), info.name)
     sharded = manifest.chunks is not None or stateful.are_sharded(state)
     live, failure = tried(lambda: {} if sharded else _live(manifest, state))
     if not is_alone(storage, ranks):  # blocks of tensors that are live on some ranks only would be sent to no buffer
@@ -265,9 +271,9 @@ def differences(
             found.setdefault(cast, []).append(place)
         elif layout is not None and place in known and not is_sharded(here):
             was, now = layout.get(place), strides.noted(tuple(here.shape), here.stride())
-            if isinstance(thing, torch.optim.Optimizer) and not torch.equal(
-                as_bytes(there.to(here.device)), as_bytes(here)
-            ):
+            # Most are the live tensors, into which the bytes were read.
+            is_kept = there.data_ptr() == here.data_ptr() or not isinstance(thing, torch.optim.Optimizer)
+            if not is_kept and not torch.equal(as_bytes(there.to(here.device)), as_bytes(here)):
                 found.setdefault("its load_state_dict() has changed the values", []).append(place)
             if was != now:
                 shape = tuple(here.shape)
