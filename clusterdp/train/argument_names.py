@@ -237,37 +237,44 @@ class NoSuchMethod(ConfigError, AttributeError):
     """The one-line error for an unknown method. It is an AttributeError, too, so that hasattr() returns False."""
 
 
-def checked(function: Function, beside: Mapping[str, Any] = {}) -> Function:
+def checked(function: Function, beside: Mapping[str, Any] = {}, *, late: bool = False) -> Function:
     """Returns the function with a check of its arguments: a call that does not fit the signature, or a value that does
-    not fit its annotation, raises ConfigError. beside: other functions, one of which may have a wrong name."""
+    not fit its annotation, raises ConfigError. beside: other functions, one of which may have a wrong name. late: the
+    values are checked if the function has failed: for what is called in each step."""
     signature, name = inspect.signature(function), _name(function)
     kinds = {each.name: _kinds(each) for each in signature.parameters.values()}
-    checks, known = any(kinds.values()), set[tuple[Any, ...]]()
+    checks, known = any(kinds.values()) and not late, set[tuple[Any, ...]]()
+    errors = (TypeError, AttributeError) if late else TypeError
+
+    def bound_and_sure(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[inspect.BoundArguments, bool]:
+        bound, is_sure = signature.bind(*given, **named), True
+        for argument, values in bound.arguments.items():
+            for word, value in _each(signature.parameters[argument], values) if (of := kinds[argument]) else ():
+                kind = next((kind for kind in of if _fits(value, kind)), None)
+                if kind is None:
+                    raise _wrong(word, value, RIGHT.get((word, of[0])) or " or ".join(KINDS[each][1] for each in of))
+                if not isinstance(value, SURE.get(kind, object)):
+                    is_sure = False
+                    if values is value and kind in ("int", "float"):
+                        bound.arguments[word] = SURE[kind][0](value)  # 2.0, or a number of numpy or torch
+        return bound, is_sure
 
     @functools.wraps(function)
     def call(*given: Any, **named: Any) -> Any:
         try:
-            form = (*map(type, given), *named, *map(type, named.values()))
+            form = (*map(type, given), *named, *map(type, named.values())) if checks else ()
             if not checks or form in known:  # of each step, without the 20 microseconds of a check
                 return function(*given, **named)
-            bound, is_sure = signature.bind(*given, **named), True
-            for argument, values in bound.arguments.items():
-                for word, value in _each(signature.parameters[argument], values) if (of := kinds[argument]) else ():
-                    kind = next((kind for kind in of if _fits(value, kind)), None)
-                    if kind is None:
-                        right = RIGHT.get((word, of[0])) or " or ".join(KINDS[each][1] for each in of)
-                        raise _wrong(word, value, right)
-                    if not isinstance(value, SURE.get(kind, object)):
-                        is_sure = False
-                        if values is value and kind in ("int", "float"):
-                            bound.arguments[word] = SURE[kind][0](value)  # 2.0, or a number of numpy or torch
+            bound, is_sure = bound_and_sure(given, named)
             if is_sure:
                 known.add(form)
             return function(*bound.args, **bound.kwargs)
-        except TypeError as error:
-            if (wrong := _misfit(name, signature, given, named, beside)) is None:
-                raise
-            raise wrong from error.__cause__
+        except errors as error:
+            if (wrong := _misfit(name, signature, given, named, beside)) is not None:
+                raise wrong from error.__cause__
+            if late:
+                bound_and_sure(given, named)
+            raise
 
     return call  # type: ignore[return-value]
 
@@ -332,11 +339,7 @@ def _misfit(
         return ConfigError(f"{name}: {word!r} is not an argument here. {remedy}")
     needed = [each for each in takes if each.default is each.empty]
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    words = [
-        f"{each.name}=..." if each.kind is each.KEYWORD_ONLY else each.name
-        for each in needed
-        if each.kind not in several
-    ]
+    words = [f"{e.name}=..." if e.kind is e.KEYWORD_ONLY else e.name for e in needed if e.kind not in several]
     right = ", ".join(words) or "name=value" * bool(needed)
     return ConfigError(f"{name}: {problem}. Write {name}({right}){', and all else by name' * bool(takes)}.")
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clusterdp.errors import ConfigError, StateError
-from clusterdp.train.argument_names import checked_class
+from clusterdp.train.argument_names import checked
 from clusterdp.train.parallel.gradient_mean import called_modules
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ class _Scaler(torch.amp.GradScaler):
         return self.found
 
 
-@checked_class
 class Amp:
     """level: O0, O1, O2, O3 or bf16; fp32 is another name for O0, and fp16 for O1.
 
@@ -75,6 +75,7 @@ class Amp:
     or a fixed number; default: the level's value. A scale of 1 means no scaling.
     """
 
+    @checked
     def __init__(
         self,
         level: str,
@@ -107,6 +108,7 @@ class Amp:
         )
         self.masters: MasterWeights | None = None
 
+    @checked
     def cast(self, model: nn.Module) -> nn.Module:
         """Casts the weights in place, if the level requires it, and returns the model."""
         if not self._means.half:
@@ -130,15 +132,18 @@ class Amp:
         if self._means.master_weights:
             self.masters = MasterWeights(optimizer)
 
+    @partial(checked, late=True)
     def autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.dtype is not None)
 
+    @partial(checked, late=True)
     def backward(self, loss: torch.Tensor) -> None:
         """Scales the loss and runs the backward pass. Call backward() outside autocast(): the backward pass uses the
         types of the forward pass."""
         scaled = loss if self.static == 1.0 else self.scaler.scale(loss)
         scaled.backward()  # type: ignore[no-untyped-call]
 
+    @partial(checked, late=True)
     def step(
         self,
         optimizer: torch.optim.Optimizer,
