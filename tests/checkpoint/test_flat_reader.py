@@ -177,7 +177,7 @@ def test_step_counts_of_a_gpu_optimizer_hold_no_page_of_the_buffer(
 def test_restore_without_a_good_checkpoint_warns_of_overwritten_state(tmp_path: Path) -> None:
     Checkpointer(tmp_path, trained(wide())).save(1)
     damage_last_byte(tmp_path, 1)
-    with pytest.raises(CheckpointError, match="none is good: .*Do not train on in this process"):
+    with pytest.raises(CheckpointError, match=r"none is good: .*Do not train on in this process"):
         Checkpointer(tmp_path, trained(wide(), seed=1)).restore()
 
 
