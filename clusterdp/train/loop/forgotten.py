@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -80,7 +81,8 @@ class Forgotten:
             frame = frame.f_back
         if frame is not None:
             self._place = self._place or f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-            self._census.add(variables_of(frame), at_begin=at_begin)
+            with suppress(Exception):  # of the program's objects, which may be anything: never ends a training
+                self._census.add(variables_of(frame), at_begin=at_begin)
 
     def look(self, record: AttemptRecord) -> None:
         """Prints, once, what a save leaves out. On rank 0."""
