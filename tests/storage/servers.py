@@ -44,8 +44,9 @@ class S3Server:
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        self.thaw()
-        self._process.communicate("")
+        """By a signal: workers of a DataLoader that a test has left may have the other end of standard input."""
+        self._process.kill()
+        self._process.wait()
 
 
 _MOTO = """
