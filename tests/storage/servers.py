@@ -45,8 +45,8 @@ class S3Server:
 
     def stop(self) -> None:
         """By a signal: workers of a DataLoader that a test has left may have the other end of standard input."""
-        self._process.kill()
-        self._process.wait()
+        with self._process:  # closes its pipes
+            self._process.kill()
 
 
 _MOTO = """
