@@ -213,7 +213,7 @@ def test_restore_of_an_incompatible_checkpoint_changes_no_tensor(tmp_path: Path)
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_restore_detects_a_file_changed_between_its_two_reads(
+def test_restore_detects_a_file_changed_before_it_fills_tensors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_if_on_gpu: Callable[[], None], on_gpu: bool
 ) -> None:
     """Live tensors may have changed by then: the training must not go on."""

@@ -160,8 +160,8 @@ def is_ours(module: Any) -> bool:
 def is_program(module: Any) -> bool:
     """Returns whether a module of this name is the program's own, and no library."""
     file = getattr(sys.modules.get(str(module)), "__file__", None)
-    is_library = str(module).partition(".")[0] in sys.stdlib_module_names and module != "__main__"
-    return file is not None and "-packages" not in file and not is_ours(module) and not is_library
+    is_of_python = str(module).partition(".")[0] in sys.stdlib_module_names
+    return file is not None and "-packages" not in file and not is_ours(module) and not is_of_python
 
 
 def is_written_here(kind: type) -> bool:
