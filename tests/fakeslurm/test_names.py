@@ -9,7 +9,7 @@ import pytest
 from clusterdp.fakeslurm import FakeCluster
 from clusterdp.fakeslurm.core import hosts_file, mounts
 from tests.fakeslurm.conftest import Desk
-from tests.train.ranks import free_port
+from tests.ports import free_port
 
 MEET = """\
 import os, socket, sys

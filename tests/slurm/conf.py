@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,26 +56,6 @@ class Shape:
         for old, new in self.changes.items():
             text = text.replace(old, new)
         return text
-
-
-def free_ports(count: int, first: int = 20000, last: int = 32000) -> int:
-    """The first of `count` free ports in a row, outside the range from which kernels hand out ports (32768 and up).
-    Who looks at the same moment begins elsewhere: a port is free until it is used."""
-    starts = range(first, last - count, count)
-    begin = os.getpid() % len(starts)
-    for start in (*starts[begin:], *starts[:begin]):
-        if all(_is_free(port) for port in range(start, start + count)):
-            return start
-    raise RuntimeError(f"ports {first} to {last}: no {count} free ones in a row. Stop what uses them.")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def _slurmdbd_conf(shape: Shape) -> str:

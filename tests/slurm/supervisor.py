@@ -21,8 +21,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.ports import free_ports
 from tests.slurm import packages
-from tests.slurm.conf import Shape, free_ports
+from tests.slurm.conf import Shape
 
 PR_SET_CHILD_SUBREAPER = 36
 BOOT_TIMEOUT_S = 90.0

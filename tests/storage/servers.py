@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 # Daemons live in sbin, which is not on everybody's PATH.
@@ -139,13 +140,6 @@ class SftpServer:
         for member in family:  # it grows as we go
             family += [pid for pid, parent in parents if parent == member]
         return family
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def listens(port: int) -> bool:

@@ -15,8 +15,9 @@ from clusterdp.checkpoint.format.manifest import scan
 from clusterdp.errors import ConfigError
 from clusterdp.storage import RetryPolicy, open_storage, s3, url
 from clusterdp.storage.s3 import S3Storage
+from tests.ports import free_port
 from tests.storage.proxy import Proxy, Request
-from tests.storage.servers import S3Server, free_port
+from tests.storage.servers import S3Server
 
 QUICK = RetryPolicy(timeout_s=5, retry_s=5)
 MIB = 1 << 20

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import socket
 import sys
 import threading
 import time
@@ -14,18 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
+
 PATIENCE_S = 150.0  # for machines that are busy with other things; pytest's own limit comes later
 
 quick_to_start = multiprocessing.get_context("forkserver")
 quick_to_start.set_forkserver_preload(
     ["torch", "torch._dynamo", "clusterdp.train.job", "clusterdp.train.process.attempt"]
 )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def rank_environ(rank: int, size: int, port: int) -> dict[str, str]:

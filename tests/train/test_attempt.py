@@ -17,8 +17,9 @@ from clusterdp.train.process.attempt import follows, report_failure
 from clusterdp.train.ranks.peers import PeerWatch
 from clusterdp.train.ranks.store_notes import StoreNotes
 from docs.tools.failure_examples import EXAMPLES
+from tests.ports import free_port
 from tests.train import programs
-from tests.train.ranks import Ranks, free_port, rank_environ, running
+from tests.train.ranks import Ranks, rank_environ, running
 from tests.train.runs import Run
 
 JOBS = "tests.train.jobs"

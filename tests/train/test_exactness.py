@@ -111,7 +111,7 @@ def check(case: Case, whole: Training, folder: Path, epochs: int) -> None:
     step, goes_on = FAULTS[how, where]
     run = Training(folder, size, precision=precision, workers=workers, epochs=epochs)
     ranks = run.attempt("1.0", fault=[how, step, size - 1])
-    assert (run.run.outcome("1.0") or "").split() == (["requeue", "term", str(goes_on)] if how == "TERM" else [])
+    assert run.run.outcome("1.0") == (f"requeue term {goes_on}" if how == "TERM" else None), ranks.log
     ranks = run.attempt("1.1", fault=None)
     assert ranks.join() == [0] * size, ranks.log
     assert run.run.event("restored")["step"] == goes_on
@@ -140,7 +140,8 @@ def test_resumed_run_equals_the_uninterrupted_one_in_all_cases(case: Case, unint
 def test_resume_on_fewer_ranks_keeps_the_samples_of_each_step(uninterrupted: Any, tmp_path: Path) -> None:
     """With the same global batch, each step has the very samples that it would have had."""
     run = Training(tmp_path, 4, precision="fp32", workers=0, epochs=2)
-    run.attempt("1.0", fault=["TERM", 2, 3])
+    ranks = run.attempt("1.0", fault=["TERM", 2, 3])
+    assert run.run.outcome("1.0") == "requeue term 6", ranks.log
     ranks = run.attempt("1.1", size=2, fault=None)
     assert ranks.join() == [0, 0], ranks.log
     assert run.run.event("restored")["step"] == 6

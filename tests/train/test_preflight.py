@@ -14,8 +14,9 @@ import torch
 from clusterdp.train.preflight import meeting, own_checks
 from clusterdp.train.preflight.meeting import MeetingPlace
 from clusterdp.train.preflight.own_checks import NodeFinding
+from tests.ports import free_port
 from tests.train.preflights import preflight
-from tests.train.ranks import free_port, running, wait_until
+from tests.train.ranks import running, wait_until
 
 
 def test_healthy_node_has_no_fatal_preflight_findings(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ import pytest
 import torch
 
 import clusterdp
+from tests.ports import free_port
 from tests.train import raw_loop
-from tests.train.ranks import free_port, rank_environ, running, wait_until
+from tests.train.ranks import rank_environ, running, wait_until
 from tests.train.runs import Run
 
 ROOT = Path(__file__).parents[2]
