@@ -57,6 +57,12 @@ def test_missing_command_has_exit_code_127() -> None:
     assert "Answer(code=127, said='')" in said("print(children.run(['/nope'], err=False))")
 
 
+def end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    with child:  # its output is not read to an end: the timers have it, too
+        pass
+
+
 def waits(pid: int) -> bool:
     """Whether it has started its `sleep`, and sleeps itself."""
     sleepers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -71,9 +77,25 @@ def test_timer_ends_with_a_killed_batch_program() -> None:
     wait_for("its wait", lambda: waits(child.pid), 30)
     sleepers = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
     assert str(timer) in sleepers
-    child.kill()
-    child.communicate()
+    end(child)
     wait_for("their end", lambda: not any(procfs.is_alive(int(pid)) for pid in sleepers), 10)
+
+
+def test_timer_ends_if_the_batch_program_was_killed_at_its_start() -> None:
+    lines = """
+from clusterdp.batch.processes import children as module
+def late(*_):
+    print(os.getpid(), flush=True)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+parent, module._prctl = os.getpid(), late
+children.timer(60)
+"""
+    child = program(lines)
+    assert child.stdout
+    timer = int(child.stdout.readline())
+    end(child)
+    wait_for("its end", lambda: not procfs.is_alive(timer), 10)
 
 
 def test_suspension_time_of_the_batch_program_is_measured_during_sleep() -> None:

@@ -164,7 +164,8 @@ class Children:
         `sleep` is missing."""
         with term_blocked():
             try:
-                return self.start(["sleep", "{:d}".format(int(seconds))], begin=_end_with_parent)
+                words, parent = ["sleep", "{:d}".format(int(seconds))], os.getpid()
+                return self.start(words, begin=lambda: _end_with_parent(parent))
             except OSError:
                 return None
 
@@ -252,11 +253,13 @@ def exit_code(child: "subprocess.Popen[bytes]") -> int:
     return 128 - code if code < 0 else code
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(parent: int) -> None:
     """Makes the kernel kill this process when its parent ends: after a KILL of the batch program, a node whose Slurm
     follows processes by their parents (proctrack/linuxproc) would keep it."""
     if _prctl is not None:
         _prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:  # it has ended before
+            os._exit(0)
 
 
 def _nothing(number: int, frame: Any) -> None:
