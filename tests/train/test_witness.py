@@ -444,6 +444,18 @@ def test_all_ranks_repeat_the_steps_after_a_save(tmp_path: Path, stop: bool) -> 
     assert event["verdict"] == "same"
 
 
+def test_resume_on_another_instruction_set_is_the_same_to_rounding(tmp_path: Path) -> None:
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":  # not in a mark: ranks import this module, and keep theirs
+        pytest.skip("this CPU has one set of kernels")
+    with running(tmp_path / "a", on_ranks, str(tmp_path / "run"), "1.0", KILLED, size=2) as ranks:
+        assert ranks.answers == [[], []]
+    other = {"ATEN_CPU_CAPABILITY": "default"}  # an environment variable of torch
+    with running(tmp_path / "b", on_ranks, str(tmp_path / "run"), "1.1", 0, size=2, env=other) as ranks:
+        (event,) = ranks.answers[0]
+    assert event["verdict"] == "rounding"
+    assert event["differs"].endswith("on another type of machine.")
+
+
 def test_rank_with_another_random_number_is_named(tmp_path: Path) -> None:
     with running(tmp_path / "a", on_ranks, str(tmp_path / "run"), "1.0", KILLED, size=2) as ranks:
         assert ranks.answers == [[], []]
@@ -513,6 +525,20 @@ def test_verdict_is_rounding_if_only_last_bits_differ() -> None:
     assert compare(account(), differing([1.0, 2.0], lr=9)).kind == "other"
     halves = [differing([1.0, value], torch.bfloat16, crc=crc) for crc, value in ((6, 2.0), (7, 2.02))]
     assert compare(*halves).kind == "rounding"
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "rate", "batch"),
+    [("rounding", 1.001, 8, 1), ("other", 1.1, 8, 1), ("other", 1.001, 9, 1), ("other", 1.001, 8, 2)],
+)
+def test_another_machine_may_change_losses_by_a_hundredth(kind: str, loss: float, rate: int, batch: int) -> None:
+    then, now = account(), differing([1.0, 2.1], loss=loss, lr=rate)
+    assert compare(then, now).kind == "other"
+    for each, machine in ((then, 7), (now, 8)):
+        each.labels = ["machine 0", *each.labels]
+        each.ranks = [[machine, *row] for row in each.ranks]
+    now.ranks[0][1] = batch
+    assert compare(then, now).kind == kind
 
 
 def test_unknown_numbers_are_left_out_of_the_verdict() -> None:

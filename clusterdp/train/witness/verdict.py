@@ -3,6 +3,7 @@
 An account of an attempt has numbers, one row for each rank, with a label for each column, in the order of time:
 
     state 0 model        the part `model` of the state at the save
+    machine 0            the type of the machine
     batch 1, streams 1   the batch of the first step after it, and the random streams when it was handed out
     state 3 model        the part after the third step
     generators 1         the generators that the loader holds
@@ -64,13 +65,14 @@ def compare(then: Account, now: Account) -> Verdict:
         for at, label in enumerate(now.labels)
         if label in columns
     }
+    moved = any(was and here and was != here for was, here in pairs.pop("machine 0", ()))
     known = [label for label, each in pairs.items() if any(was and here for was, here in each)]
     last = now.step + max((int(label.split()[1]) for label in known), default=0)
     found = Verdict(SAME, last, _compared(known, now), numbers=_numbers_apart(then.numbers, now.numbers))
     for label in known:
         ranks = [rank for rank, (was, here) in enumerate(pairs[label]) if was and here and was != here]
         if ranks and found.kind != OTHER:
-            kind, differs = _judged(label, ranks, then, now, known)
+            kind, differs = _judged(label, ranks, then, now, known, moved)
             found = replace(found, kind=kind, differs=differs) if kind == OTHER or not found.differs else found
     return found
 
@@ -89,8 +91,11 @@ def _compared(labels: Sequence[str], now: Account) -> list[str]:
     return words + (["the loader's generators"] if "generators" in kinds else [])
 
 
-def _judged(label: str, ranks: Sequence[int], then: Account, now: Account, known: Sequence[str]) -> tuple[str, str]:
-    """Returns the kind of the first difference, and a sentence about it. known: the labels that are compared."""
+def _judged(
+    label: str, ranks: Sequence[int], then: Account, now: Account, known: Sequence[str], moved: bool
+) -> tuple[str, str]:
+    """Returns the kind of the first difference, and a sentence about it. known: the labels that are compared. moved:
+    whether a rank is on another type of machine, whose kernels round otherwise."""
     kind, after, *part = label.split(maxsplit=2)
     step, where = now.step + int(after), "" if len(now.ranks) == 1 else f" on rank {ranges(ranks)[0]}"
     if len(ranks) > 1:
@@ -114,8 +119,9 @@ def _judged(label: str, ranks: Sequence[int], then: Account, now: Account, known
         return OTHER, f"the state of step {step} is not the one that was saved, in {named}{where}."
     if names and names == numbers:
         return ROUNDING, f"after step {step} the state is the same but for numbers such as of a clock, {named}{where}."
-    if names and _is_rounding(names[: len(names) - len(numbers)], then, now, after):
-        return ROUNDING, f"after step {step} the state is the same but for rounding, in {named}."
+    if names and _is_rounding(names[: len(names) - len(numbers)], then, now, after, moved):
+        elsewhere = ", on another type of machine" if moved else ""
+        return ROUNDING, f"after step {step} the state is the same but for rounding, in {named}{elsewhere}."
     later = f"after step {step}, {named} {'differ' if len(names) > 1 else 'differs'}{where}"
     if (first := _first_value(then, now)) is None:
         return OTHER, f"{later}, with the same batches and random numbers: part of it is not restored."
@@ -139,15 +145,14 @@ def _first_value(then: Account, now: Account) -> tuple[int, str, float, float] |
     return None
 
 
-def _is_rounding(names: Sequence[str], then: Account, now: Account, after: str) -> bool:
-    """Whether all that differs are floating-point tensors, and as little as kernels differ that add in any order. Such
+def _is_rounding(names: Sequence[str], then: Account, now: Account, after: str, moved: bool) -> bool:
+    """Whether all that differ are floating-point tensors, and as little as kernels differ that add in any order. Such
     kernels change a loss or the optimizer's moments, too. What is equal in all values that are kept may differ by much
     in the others."""
     was, here = then.details[after], now.details[after]
     moments = [name for name in here if re.search(r"/state/\d+/", name)]
-    if (moments and not {*moments} & {*names} and _first_value(then, now) is None) or all(
-        was[name][1] == here[name][1] for name in {*names} & {*was} & {*here}
-    ):
+    unmoved = moments and not {*moments} & {*names} and _first_value(then, now) is None
+    if not moved and (unmoved or all(was[name][1] == here[name][1] for name in {*names} & {*was} & {*here})):
         return False
     least = 0.0
     for name in names:
@@ -155,7 +160,7 @@ def _is_rounding(names: Sequence[str], then: Account, now: Account, after: str) 
             return False
         if "/param_groups/" in name:  # a rate is computed on the host, always in the same order
             return False
-        least = max(least, close := CLOSE.get(was[name][2], 1e-2))
+        least = max(least, close := 1e-2 if moved else CLOSE.get(was[name][2], 1e-2))
         if not _near(_numbers(was[name]), _numbers(here[name]), close * CLOSE_STATE):
             return False
     pairs = zip(then.values, now.values, strict=False)

@@ -19,9 +19,10 @@ from itertools import islice
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from zlib import crc32
 
 from clusterdp.checkpoint import Restored
-from clusterdp.checkpoint.state import stateful
+from clusterdp.checkpoint.state import machine, stateful
 from clusterdp.errors import StateError
 from clusterdp.plainfile import read_plain, write_durably
 from clusterdp.train.data.batch_mark import mark_of
@@ -153,7 +154,7 @@ class Witness:
 
     def _account(self, window: _Window) -> Account | None:
         """Returns the account of all ranks, on rank 0. Collective."""
-        columns, details = dict[str, int](), dict[str, Mapping[str, Mark]]()
+        columns, details = {"machine 0": crc32(repr(machine.describe()).encode())}, dict[str, Mapping[str, Mark]]()
         if window.before is not None:
             columns |= {f"state 0 {part}": mark for part, mark in window.before.sums().items()}
             details["0"] = window.before.ready()
