@@ -97,8 +97,9 @@ EVENTS = {
     ),
     "forgotten": Event(
         "rank0",
-        "name what quiet",
-        "`name` has changed and is not in the state of its loop; `what`: a text. `quiet`: numbers, lists and dicts.",
+        "name kind where what quiet",
+        "`name`, a `kind`, has changed and is not in the state of its loop, which begins at `where`; `what`: a text. "
+        "`quiet`: numbers, lists and dicts.",
     ),
     "save-failed": Event("rank0", "step error failures", "A save has failed; `failures`: how many in a row."),
     "signal": Event(

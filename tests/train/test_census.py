@@ -418,7 +418,8 @@ def named(job: JobHandle, tmp_path: Path) -> Callable[..., list[str]]:
         data = DataLoader(TensorDataset(torch.randn(8, 4), torch.randn(8, 1)), 2)
         program(lambda state: job.loop(data, state, epochs=2, every_steps=2, **options))
         found = [event for event in read_events(RunDir(tmp_path / "alone")) if event["event"] == "forgotten"]
-        return [str(event["name"]).partition(" (")[0] for event in found]
+        assert all(str(event["where"]).startswith("test_census.py:") and event["kind"] for event in found)
+        return [str(event["name"]) for event in found]
 
     return named
 

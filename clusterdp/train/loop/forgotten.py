@@ -91,6 +91,7 @@ class Forgotten:
             self._say(
                 record,
                 names[0],
+                "tensors",
                 f"{some_of(names, 4)} in the state of the loop has tensors of a model or an optimizer, which change "
                 "with each step: a resume makes copies of them, which do not. Copy them: "
                 "copy.deepcopy(model.state_dict()), optimizer.load_state_dict(copy.deepcopy(best)).",
@@ -126,7 +127,7 @@ class Forgotten:
                 f"the state, as in {{'best': {{'loss': 0.5}}}}, or leave {them} out: job.loop(..., forget=[...])."
             )
             say(f"clusterdp: {what}")
-            record.event("forgotten", name=", ".join(paths), what=what, quiet=True)
+            record.event("forgotten", name=", ".join(paths), kind="values", where=self._place, what=what, quiet=True)
 
     def _is_left_out(self, path: str) -> bool:
         return any(f"{path}.".startswith(f"{name}.") for name in self._forget)
@@ -158,20 +159,23 @@ class Forgotten:
             if self._is_left_out(path):
                 return
             self._forget.add(path)  # several tensors of a list are named once
-            name = f"{path} ({module_of(watched.kind).partition('.')[0]}.{watched.kind.__name__}, {self._place})"
+            name, kind = path, f"{module_of(watched.kind).partition('.')[0]}.{watched.kind.__name__}"
+            called = f"{name} ({kind}, {self._place})"
             remedy = f"{remedy[:-1]}, or leave it out: job.loop(..., forget=['{path}'])."
         elif is_a(thing, _BaseDataLoaderIter):
-            name = f"a second DataLoader, of a {type(thing._dataset).__name__},"
+            name, kind = "a second DataLoader", type(thing._dataset).__name__
+            called = f"{name}, of a {kind},"
             remedy = "Give the loop one object whose __iter__ yields from both loaders, such as their zip()."
         else:
-            name = _named(thing, self._state)
+            name, kind = _named(thing, self._state), type(thing).__name__
+            called = name
         self._lines += 1
         begins_anew = "is used, but is not in the state of the loop: a resume begins it anew."
-        self._say(record, name, f"{name} {begins_anew} {remedy}")
+        self._say(record, name, kind, f"{called} {begins_anew} {remedy}")
 
-    def _say(self, record: AttemptRecord, name: str, what: str) -> None:
+    def _say(self, record: AttemptRecord, name: str, kind: str, what: str) -> None:
         say(f"clusterdp: {what}", error=True)
-        record.event("forgotten", name=name, what=what)
+        record.event("forgotten", name=name, kind=kind, where=self._place, what=what)
 
 
 def _shared(state: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
