@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import itertools
 import re
@@ -82,6 +83,7 @@ def explanations(tree: Any = None, above: str = "") -> Iterator[KeyExplanation]:
         yield KeyExplanation(key, str(field.type), default, meaning, example, unit_of(field.name))
 
 
+@functools.cache
 def comments_of(tree: type) -> dict[str, str]:
     """Returns the comment of each field: the text at the end of the field's line, or on the lines above."""
     lines = inspect.getsource(config_module).splitlines()
