@@ -12,7 +12,6 @@ A text to copy, such as a command or a path, is never broken: if it is too wide,
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable
@@ -95,6 +94,8 @@ def underlying(out: TextIO) -> TextIO:
 
 def width_of(out: TextIO) -> int:
     """Returns the width of `out` in columns; ENDLESS if `out` is not a terminal."""
+    import shutil  # late import: `status` must start fast
+
     return shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else ENDLESS
 
 

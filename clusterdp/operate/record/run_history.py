@@ -4,7 +4,7 @@ Every file may be missing, torn or shown late by NFS. A value that is unknown is
 
 from __future__ import annotations
 
-import socket
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -203,7 +203,7 @@ def local_state(last: AttemptHistory, state: RunState, why: str) -> tuple[RunSta
         return RunState.STOPPED, "start it again to continue"
     if state is not RunState.RUNNING:
         return state, why
-    if last.nodes != socket.gethostname():
+    if last.nodes != os.uname().nodename:
         return state, f"as last recorded, on {last.nodes}"
     if last.pid is not None and procfs.is_alive(last.pid, last.started):
         return state, why
