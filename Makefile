@@ -4,7 +4,7 @@
 #   make test        lint, types and all quick tests
 #   make test-part   the quick tests of one part: make test-part P=clusterdp/checkpoint
 #   make test-slurm  end-to-end tests on a real Slurm that it boots on this machine (Debian, as root); SLURM=24.11
-#   make test-all    both, the slow tests, and those on a real Slurm on three other releases
+#   make test-all    both, the slow tests, and those on a real Slurm on two other releases
 #   make bench       what things cost, beside what one would write by hand
 #   make gpu-day     all checks and figures that take a GPU (make test-gpu and bench-gpu are its halves)
 #   make rehearsals  mutants, correct programs and programs of others under the drills (hours), and docs/rehearsed.md
@@ -36,7 +36,7 @@ test-part: $(stamp)
 	@paths=$$($(bin)/python -m tests.part "$(P)") && \
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm and not slow and not gpu" $$paths
 
-# SLURM=24.11: on that release instead of the machine's own (20.11, 22.05, 24.11 or 26.05).
+# SLURM=24.11: on that release instead of the machine's own (22.05, 24.11 or 26.05).
 in-release = $(if $(SLURM),$(bin)/python -m tests.slurm.release $(SLURM))
 test-slurm: $(stamp)
 	$(in-release) $(bin)/python -m pytest -m "slurm and not long and not gpu"

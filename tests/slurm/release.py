@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.slurm import packages
 
-SUITES = {"20.11": "bullseye", "22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}  # of Debian
+SUITES = {"22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}  # of Debian
 NEWS = ("slurmctld", "slurmd", "slurm-client", "slurmdbd")
 OVERLAY = "slurm-release"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")  # before a test sets another

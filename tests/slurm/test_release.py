@@ -88,4 +88,4 @@ def test_unknown_slurm_release_prints_usage_and_exits_with_2() -> None:
     words = [sys.executable, "-m", "tests.slurm.release", "19.05", "true"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("usage: python -m tests.slurm.release 20.11|")
+    assert done.stderr.startswith("usage: python -m tests.slurm.release 22.05|")
