@@ -64,8 +64,8 @@ def read_options(words: Sequence[str]) -> argparse.Namespace:
 
 
 def parser(words: Sequence[str] | None = None) -> CliParser:
-    """Returns a parser for any words, or only for `words`. If `words` begin with a verb, every other verb is left out,
-    because adding all verbs takes some milliseconds."""
+    """Returns a parser for any words, or only for `words`. If `words` begin with a verb or --help, every other verb is
+    left out, because adding all verbs takes some milliseconds."""
     top = CliParser(
         prog="clusterdp",
         usage="clusterdp [--version] [--debug] VERB ...",
@@ -78,8 +78,9 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     top.add_argument("-V", "--version", action="version", version=f"clusterdp {__version__}", help=argparse.SUPPRESS)
     top.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)  # show a traceback with an error
     subparsers = top.add_subparsers(prog="clusterdp", metavar="VERB", required=True, help=argparse.SUPPRESS)
-    first = next((word for word in words or () if word != "--debug"), "")
-    for verb in [each for each in VERBS if each.name == first] or VERBS:
+    first = next((word for word in words or () if word != "--debug"), "--help" if words == [] else "")
+    needed = [each for each in VERBS if each.name == first] or VERBS
+    for verb in () if first in ("-h", "--help", "-V", "--version") else needed:
         sub: CliParser = subparsers.add_parser(verb.name, help=verb.about, description=verb.about, example=verb.example)
         sub.set_defaults(verb=verb.run, parser=sub)
         for argument in verb.shared:

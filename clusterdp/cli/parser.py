@@ -4,8 +4,12 @@ clusterdp."""
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from typing import Any, NoReturn
 
 from clusterdp.wording import did_you_mean
@@ -30,12 +34,30 @@ checkpoint checkpoints ckpt verify export prune
 --version version"""
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """argparse makes a formatter for each argument, and asks for the terminal's width by a module that loads lzma and
+    others: 2 ms of `status`."""
+
+    def __init__(self, *args: Any, **more: Any):
+        super().__init__(*args, **{"width": _width(), **more})
+
+
+@cache
+def _width() -> int:
+    columns = 0
+    with suppress(KeyError, ValueError):
+        columns = int(os.environ["COLUMNS"])
+    with suppress(OSError, ValueError, AttributeError):
+        columns = columns or os.get_terminal_size(sys.__stdout__.fileno()).columns  # type: ignore[union-attr]
+    return (columns if columns > 0 else 80) - 2
+
+
 class CliParser(argparse.ArgumentParser):
     """A parser for clusterdp's command line. `example` is a whole command line, which --help and error messages
     print."""
 
     def __init__(self, *args: Any, example: str = "", **more: Any):
-        more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        more.setdefault("formatter_class", _Formatter)
         if example:
             more.setdefault("epilog", f"example: {example}")
         super().__init__(*args, **more)

@@ -12,6 +12,7 @@ import yaml
 
 import clusterdp
 from clusterdp import cli
+from tests.benchmarks.startup import finished_run
 
 CONFIG = "command: [echo, hello]\nresources: {time: 5}\n"
 
@@ -44,6 +45,25 @@ def test_version_prints_the_version_and_help_lists_the_verbs() -> None:
         assert f"  {verb} " in told
     assert len(told.splitlines()) < 24  # a terminal of 80 x 24, with the next prompt
     assert max(map(len, told.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("columns", [60, 110])
+def test_help_is_as_wide_as_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    widest = max(map(len, run("logs", "--help").stdout.partition("options:")[2].partition("example:")[0].splitlines()))
+    assert columns - 10 < widest <= columns - 2
+
+
+@pytest.mark.parametrize(
+    ("words", "late"), [("--help", {"shutil", "subprocess", "pathlib"}), ("status run", {"socket", "yaml", "ssl"})]
+)
+def test_help_and_status_load_few_modules(work: Path, words: str, late: set[str]) -> None:
+    finished_run(work / "run")
+    command = [sys.executable, "-X", "importtime", "-m", "clusterdp", *words.split()]
+    told = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    loaded = {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}
+    assert "clusterdp.cli.arguments" in loaded
+    assert not loaded & late
 
 
 def test_submit_prints_job_run_folder_and_next_command(work: Path) -> None:

@@ -94,9 +94,11 @@ def underlying(out: TextIO) -> TextIO:
 
 def width_of(out: TextIO) -> int:
     """Returns the width of `out` in columns; ENDLESS if `out` is not a terminal."""
+    if out is not sys.stdout or not out.isatty():
+        return ENDLESS
     import shutil  # late import: `status` must start fast
 
-    return shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else ENDLESS
+    return shutil.get_terminal_size().columns
 
 
 def filled(first: str, words: str, columns: int) -> list[str]:
