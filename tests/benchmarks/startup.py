@@ -96,7 +96,7 @@ def values_for(run_dir: Path) -> dict[str, Any]:
             return [quoted(each) for each in value]
         if isinstance(value, script.Shell) or not isinstance(value, str):
             return str(value) if isinstance(value, str) else value
-        return shlex.quote(value)
+        return shlex.quote(value) if value else ""  # a condition of the template holds for no empty one
 
     return {name: quoted(value) for name, value in script.template_values(spec).items()}
 

@@ -98,13 +98,15 @@ def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
 
     Raises SlurmError if squeue does not answer, or if unreadable records may name further jobs.
     """
-    from clusterdp.slurm import commands
-
     if history.unread:
         raise SlurmError(f"{history.unread}. So it is not known which jobs there are. Make it readable first.")
     if not history.jobs_there or history.is_local or is_gone(history.cluster):
         return {}
-    return commands.job_states(list(history.jobs_there)) if is_here(history.cluster) else None
+    if not is_here(history.cluster):
+        return None
+    from clusterdp.slurm import commands
+
+    return commands.job_states(list(history.jobs_there))
 
 
 def ask_for_all_jobs(history: RunHistory) -> dict[str, SqueueRow] | None:
