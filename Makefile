@@ -27,7 +27,7 @@ pip = $(download) --quiet
 demo: $(visitor)
 	$(bin)/clusterdp submit configs/digits.yaml --cluster local
 
-# Four at a time, also on two cores: much of what is tested is waiting. A real Slurm is one for all of its tests.
+# Four at a time, also on two cores: much of what is tested is waiting.
 test: lint
 	$(bin)/python -m pytest -n 4 --dist worksteal -m "not slurm and not slow and not gpu"
 
@@ -36,10 +36,10 @@ test-part: $(stamp)
 	@paths=$$($(bin)/python -m tests.part "$(P)") && \
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm and not slow and not gpu" $$paths
 
-# SLURM=24.11: on that release instead of the machine's own (22.05, 24.11 or 26.05).
+# On two clusters side by side. SLURM=24.11: on that release instead of the machine's own (22.05, 24.11 or 26.05).
 in-release = $(if $(SLURM),$(bin)/python -m tests.slurm.release $(SLURM))
 test-slurm: $(stamp)
-	$(in-release) $(bin)/python -m pytest -m "slurm and not long and not gpu"
+	$(in-release) $(bin)/python -m pytest -n 2 --dist worksteal -m "slurm and not long and not gpu"
 
 test-all: lint
 	@$(MAKE) docs

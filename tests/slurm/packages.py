@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge", "mariadb-server")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "slurmdbd", "munged", "mariadbd", "mariadb-install-db")
+DPKG = "/var/lib/dpkg"
 # Daemons live in sbin, which is not on everybody's PATH.
 PATH = os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -25,9 +27,20 @@ def why_not() -> str | None:
 
 
 def install() -> None:
-    """Debian's packages, unless the programs are there already."""
-    if not _missing():
+    """Debian's packages, unless the programs are there already. Workers of pytest boot at the same moment: one
+    installs, and the others wait until all is set up."""
+    if not os.path.isdir(DPKG):
         return
+    folder = os.open(DPKG, os.O_RDONLY)  # dpkg's own locks are files in it
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if _missing():
+            _install()
+    finally:
+        os.close(folder)
+
+
+def _install() -> None:
     print(f"installing Debian's packages {' '.join(PACKAGES)} for a real Slurm", file=sys.stderr, flush=True)
     environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]
