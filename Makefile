@@ -9,7 +9,7 @@
 #   make gpu-day     all checks and figures that take a GPU (make test-gpu and bench-gpu are its halves)
 #   make rehearsals  mutants, correct programs and programs of others under the drills (hours), and docs/rehearsed.md
 #   make docs        the pages as HTML, in build/docs
-#   make lint        ruff and mypy;  make format mends what ruff can mend
+#   make lint        ruff and mypy (make lint-tests: mypy of the tests);  make format mends what ruff can mend
 #   make release V=0.2.0  version, changelog, test of the wheel, commit and tag; nothing is pushed
 #   make clean       remove .venv, caches and builds (not runs/)
 
@@ -41,7 +41,7 @@ in-release = $(if $(SLURM),$(bin)/python -m tests.slurm.release $(SLURM))
 test-slurm: $(stamp)
 	$(in-release) $(bin)/python -m pytest -n 2 --dist worksteal -m "slurm and not long and not gpu"
 
-test-all: lint
+test-all: lint lint-tests
 	@$(MAKE) docs
 	@$(pip) --no-build-isolation --editable '.[notebook]'
 	@$(pip) --requirement tests/checkpoint/packages.txt
@@ -97,6 +97,9 @@ lint: $(stamp)
 	$(bin)/ruff format --check .
 	$(bin)/mypy
 
+lint-tests: $(stamp)
+	$(bin)/mypy --config-file tests/mypy.ini tests
+
 format: $(stamp)
 	$(bin)/ruff check --fix .
 	$(bin)/ruff format .
@@ -133,4 +136,4 @@ $(stamp): $(visitor)
 	@$(pip) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-.PHONY: demo test test-part test-slurm test-all test-gpu bench-gpu gpu-day bench rehearsals docs lint format release clean
+.PHONY: demo test test-part test-slurm test-all test-gpu bench-gpu gpu-day bench rehearsals docs lint lint-tests format release clean

@@ -453,7 +453,7 @@ def test_lookout_is_over_if_the_rescue_has_worked(slurm: Slurm, code: int) -> No
     assert not slurm.ended(lookout)
     assert lookout._rescues is not None
     lookout._rescues.wait()
-    assert (lookout.is_over(), lookout._rescues) == (code == 0, None)
+    assert (lookout.is_over(), lookout._rescues) == (code == 0, None)  # type: ignore[comparison-overlap]
     slurm.now += 2 * keeper.LOOK_S
     assert not lookout.is_over()
     assert lookout._asked is not None, "it looks again"

@@ -170,7 +170,7 @@ def test_step_counts_of_a_gpu_optimizer_hold_no_page_of_the_buffer(
     checkpointer.restore()
     assert same(live, saved)
     start = buffers[0].data_ptr()
-    steps = [one["step"].data_ptr() for one in live["optimizer"].state.values()]
+    steps = [one["step"].data_ptr() for one in live["optimizer"].state.values()]  # type: ignore[attr-defined]
     assert not any(start <= step < start + buffers[0].numel() for step in steps)
 
 

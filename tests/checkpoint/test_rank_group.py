@@ -141,7 +141,7 @@ def refusals(rank: int, size: int, folder: str) -> list[list[str]]:
     disk.publish = lambda name, data: _raise(OSError(errno.EIO, "no manifest today"))  # type: ignore[method-assign]
     expect(CheckpointError, Checkpointer(disk, numbers(fill=2.0)))
     expect(ClaimLost, Checkpointer(folder, numbers(fill=2.0), may_commit=lambda: False))
-    return seen
+    return seen  # type: ignore[return-value]
 
 
 def _raise(error: Exception) -> None:

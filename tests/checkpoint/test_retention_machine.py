@@ -272,12 +272,12 @@ def full(name: str, data: bytes) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-class TestHistory(History.TestCase):  # type: ignore[name-defined, misc]
+class TestHistory(History.TestCase):  # type: ignore[name-defined, misc, valid-type]
     # A history is short enough to be read as it is: to shrink it takes longer than a test may.
     settings = settings(max_examples=15, stateful_step_count=20, deadline=None, phases=[Phase.explicit, Phase.generate])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-class TestManyHistories(History.TestCase):  # type: ignore[name-defined, misc]
+class TestManyHistories(History.TestCase):  # type: ignore[name-defined, misc, valid-type]
     settings = settings(max_examples=500, stateful_step_count=40, deadline=None)

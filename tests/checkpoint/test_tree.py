@@ -129,8 +129,8 @@ def test_tied_tensors_are_stored_once_and_restored_tied() -> None:
 
 def test_state_dict_metadata_with_module_versions_survives_saving() -> None:
     state = torch.nn.BatchNorm1d(3).state_dict()
-    assert through_bytes(state)._metadata == state._metadata
-    assert state._metadata[""]["version"] == 2
+    assert through_bytes(state)._metadata == state._metadata  # type: ignore[attr-defined]
+    assert state._metadata[""]["version"] == 2  # type: ignore[attr-defined]
 
 
 class Colour(Enum):

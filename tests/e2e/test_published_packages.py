@@ -36,7 +36,7 @@ def programs() -> Iterator[Callable[[str], Path]]:
             home = Path(folder, pins.split("=")[0])
             subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
             pip = [sys.executable, "-m", "pip", "--python", home / "bin/python", "--disable-pip-version-check"]
-            subprocess.run([*pip, "install", "--quiet", *pins.split()], check=True)
+            subprocess.run([*pip, "install", "--quiet", *pins.split()], check=True)  # type: ignore[list-item]
             return home / "bin"
 
         yield installed

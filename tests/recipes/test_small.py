@@ -62,7 +62,7 @@ def test_products_table_keeps_the_fastest_round_after_a_resume() -> None:
     table.add("product 64/cpu", 2e-6, flops=4000.0)
     resumed.load_state_dict(table.state_dict())
     resumed.add("product 64/cpu", 3e-6, flops=4000.0)
-    assert resumed.rows == {"product 64/cpu": (2e-6, pytest.approx(2.0))}
+    assert resumed.rows == {"product 64/cpu": (2e-6, pytest.approx(2.0))}  # type: ignore[comparison-overlap]
 
 
 def test_characters_recipe_learns_from_a_short_text_and_prints_a_sample(

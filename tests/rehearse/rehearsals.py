@@ -153,7 +153,7 @@ def environment(needs: Sequence[str]) -> Path:
             site = _output(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
             Path(site, "project.pth").write_text(sysconfig.get_path("purelib") + "\n")
             pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "install", "--quiet"]
-            subprocess.run([*pip, *needs], check=True)
+            subprocess.run([*pip, *needs], check=True)  # type: ignore[list-item]
             (folder / "ready").touch()
     return python
 

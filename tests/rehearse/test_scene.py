@@ -81,7 +81,7 @@ def evidence_of(folder: Path, seed: object) -> str:
 
     given = scene(folder, Facts(steps=90, saved_at=[15, 30, 45, 60, 75]), seed=seed, step=step)
     given.wait_moment()
-    given.cluster.causes_of = lambda causes: causes
+    given.cluster.causes_of = lambda causes: causes  # type: ignore[return-value]
     given.hit("killed", attempt=RunDir(folder).attempt("7.0"))
     return given.hits[0].evidence
 

@@ -61,7 +61,7 @@ def recorded(
     here = [item for item in request.session.items if item.path == Path(__file__)]
     cases = [item.callspec.params["case"] for item in here if hasattr(item, "callspec")]  # type: ignore[attr-defined]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield out, {case: pool.submit(play, *case, out) for case in cases}
+        yield out, {case: pool.submit(play, *case, out) for case in cases}  # type: ignore[call-arg]
 
 
 def compare(release: str, name: str, got: Path) -> subprocess.CompletedProcess[str]:

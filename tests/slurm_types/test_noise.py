@@ -110,7 +110,7 @@ def test_slurm_commands_give_the_same_answers_amid_noise(monkeypatch: pytest.Mon
         said = NOISES[noise].replace("{name}", "batch" if "submit" in name or "test_only" in name else "control")
         found = []
         for where in (4, 0, 1, 2, 3):
-            monkeypatch.setattr("subprocess.run", said_by_slurm(*answer, said, where))
+            monkeypatch.setattr("subprocess.run", said_by_slurm(*answer, said, where))  # type: ignore[call-arg]
             found.append(result(call))
         if name.endswith("silent") and noise == "spank":
             continue  # an error in sbatch's own form

@@ -79,7 +79,7 @@ def _record(dump: str, pipe: str) -> None:
     while True:
         with open(pipe, "rb") as requests:
             if requests.read():
-                Path(dump).write_bytes(torch._C._distributed_c10d._dump_fr_trace())
+                Path(dump).write_bytes(torch._C._distributed_c10d._dump_fr_trace())  # type: ignore[attr-defined]
 
 
 def differ(first: bool) -> None:

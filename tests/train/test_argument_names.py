@@ -232,7 +232,7 @@ def test_wrong_argument_of_fit_evaluate_predict_or_loader_is_a_config_error(
             lambda t: clusterdp.launch(main, 2, "runs/a"),
             "launch: too many positional arguments. Write launch(function)",
         ),
-        (lambda t: clusterdp.launch(ranks=2), "launch: missing a required argument: 'function'. Write launch(fun"),
+        (lambda t: clusterdp.launch(ranks=2), "launch: missing a required argument: 'function'. Write launch(fun"),  # type: ignore[call-arg]
         (lambda t: clusterdp.launch(main, run_dir=3), "run_dir: is 3. Pass a text or a path or None."),
         (lambda t: t.summary(3), "sample: a int without tensors. Pass a batch, or input_shape=(3, 32, 32)."),
         (lambda t: t.summary(X.numpy()), "sample: a ndarray without tensors. Pass a batch, or input_shape="),
@@ -254,7 +254,7 @@ def test_wrong_argument_of_fit_evaluate_predict_or_loader_is_a_config_error(
         (lambda t: trainer(t.job, on_step=3), "on_step: a int is not a function."),
         (lambda t: trainer(t.job, amp=16), "amp: is 16. Pass a level, such as 'O1' or 'bf16', or an Amp."),
         (
-            lambda t: Amp("O1"),
+            lambda t: Amp("O1"),  # type: ignore[call-arg]
             "Amp: missing a required argument: 'device'. Write Amp(level, device), and all else by na",
         ),
         (lambda t: Amp("O1", "gpu"), "device: is the word 'gpu'. Pass a device, such as 'cpu' or job.device."),
@@ -283,14 +283,14 @@ def test_wrong_argument_of_fit_evaluate_predict_or_loader_is_a_config_error(
             lambda t: load_predictions("no/folder"),
             "folder: no/folder/form.json: No such file or directory. Name the fo",
         ),
-        (lambda t: own_job(3), "own_job: too many positional arguments. Write own_job()."),
+        (lambda t: own_job(3), "own_job: too many positional arguments. Write own_job()."),  # type: ignore[call-arg]
         (
             lambda t: place(t.net, ["cpu"]),
             "devices: is a list. Pass names and devices, such as {'layers.0': 'cuda:0'}.",
         ),
         (lambda t: recompute(t.net, ["Linear"]), "units: is a list. Pass a text."),
         (
-            lambda t: seed_everything(1),
+            lambda t: seed_everything(1),  # type: ignore[call-arg]
             "seed_everything: missing a required argument: 'rank'. Write seed_everything(se",
         ),
         (lambda t: settle_buckets(nn.Linear), "model: Linear is a class. Pass a torch.nn.Module."),

@@ -143,7 +143,7 @@ class Own(Noisy):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor]:
         noise, flip = self.transforms
-        return (index + torch.rand((), generator=flip) + self.draw.random() + noise.random_sample(),)  # type: ignore[call-overload, union-attr]
+        return (index + torch.rand((), generator=flip) + self.draw.random() + noise.random_sample(),)  # type: ignore[call-overload, union-attr, attr-defined]
 
 
 class Permuted(Sampler[int]):

@@ -162,7 +162,7 @@ def test_resumed_amp_run_equals_the_uninterrupted_one_bit_for_bit(level: str, tm
     Checkpointer(tmp_path, dict(zip(("model", "optimizer", "amp"), resumed, strict=True))).restore()
     train(*resumed, steps=3)
     for one, other in zip(whole, resumed, strict=True):
-        assert digest(one.state_dict()) == digest(other.state_dict())
+        assert digest(one.state_dict()) == digest(other.state_dict())  # type: ignore[attr-defined]
 
 
 def test_o2_step_without_amp_adopt_is_an_error() -> None:

@@ -232,7 +232,7 @@ def test_job_gives_rank_0_the_writer_of_tensorboard(tmp_path: Path, job: JobHand
     matrix = [[3.0, 1.0], [0.0, 4.0]]
     net = torch.nn.Linear(1, 1)
     trainer = Trainer(net, torch.nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=handle)
-    trainer.scores.meters.reduce = lambda: {"loss": 0.5, "confusion": matrix}  # type: ignore[method-assign]
+    trainer.scores.meters.reduce = lambda: {"loss": 0.5, "confusion": matrix}  # type: ignore[method-assign, dict-item]
     trainer.fit((torch.zeros(4, 1), torch.zeros(4, 1)))
     handle.tensorboard.add_histogram("weight", net.weight, handle.step)
     handle.metrics.close()

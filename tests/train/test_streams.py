@@ -113,13 +113,13 @@ def test_outer_scratch_streams_continue_unchanged_after_a_nested_block() -> None
 def test_numpy_bit_generator_of_the_user_is_restored_after_scratch_streams(way: str) -> None:
     if way != "memory":
         pytest.skip("numpy before 1.24 has no set_bit_generator()")
-    before = numpy.random.get_bit_generator()
+    before = numpy.random.get_bit_generator()  # type: ignore[attr-defined]
     theirs = numpy.random.PCG64(1)
-    numpy.random.set_bit_generator(theirs)
+    numpy.random.set_bit_generator(theirs)  # type: ignore[attr-defined]
     try:
         with scratch_streams():
             seed_streams(5)
             draw()
         assert numpy.random.get_state(legacy=False)["bit_generator"] == "PCG64"
     finally:
-        numpy.random.set_bit_generator(before)
+        numpy.random.set_bit_generator(before)  # type: ignore[attr-defined]

@@ -383,7 +383,7 @@ def test_predict_error_for_data_without_targets_has_a_note_with_the_remedy(job: 
     trainer.forward = of_mapping
     with pytest.raises(KeyError) as caught:
         trainer.predict({"x": held().tensors[0]})
-    assert caught.value.__notes__ == [
+    assert caught.value.__notes__ == [  # type: ignore[attr-defined]
         "predict asked the Trainer's forward. For data without targets: predict(forward=...)."
     ]
 

@@ -349,14 +349,14 @@ def test_unreadable_values_are_left_out_and_end_no_training(
 
 
 def test_random_numbers_of_another_bit_generator_have_a_mark() -> None:
-    before = numpy.random.get_bit_generator()
-    numpy.random.set_bit_generator(numpy.random.PCG64(1))
+    before = numpy.random.get_bit_generator()  # type: ignore[attr-defined]
+    numpy.random.set_bit_generator(numpy.random.PCG64(1))  # type: ignore[attr-defined]
     try:
         first = marks.of_streams()
         numpy.random.random()
         assert marks.of_streams() != first
     finally:
-        numpy.random.set_bit_generator(before)
+        numpy.random.set_bit_generator(before)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("item", [0.5, (1, 0.5), {"loss": 0.5}], ids=["number", "pair", "dict"])

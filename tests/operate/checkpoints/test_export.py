@@ -85,7 +85,7 @@ def test_exported_pt_file_equals_the_state_of_module_and_optimizer(folder: Path,
     loaded = torch.load("all.pt", weights_only=True)
     assert equal(loaded["model"], training.model.state_dict())
     assert equal(loaded["optimizer"], training.optimizer.state_dict())
-    assert loaded["model"]._metadata == training.model.state_dict()._metadata
+    assert loaded["model"]._metadata == training.model.state_dict()._metadata  # type: ignore[attr-defined]
     assert cli("export", "saved", "--only", "model", "m.pth")[0] == 0
     assert equal(torch.load("m.pth", weights_only=True), training.model.state_dict())
 
