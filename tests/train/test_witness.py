@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -182,6 +183,15 @@ def lose_rate(training: Training) -> None:
     training.optimizer.param_groups[0]["lr"] = 0.05
 
 
+def lose_betas(training: Training) -> None:
+    training.optimizer.param_groups[0]["betas"] = (0.8, 0.99)
+
+
+def lose_count_of_steps(training: Training) -> None:
+    for state in training.optimizer.state.values():
+        state["step"].zero_()
+
+
 def lose_schedule(training: Training) -> None:
     training.scheduler.last_epoch = 0
 
@@ -193,6 +203,10 @@ def lose_weights(training: Training) -> None:
 
 def draw(training: Training) -> None:
     torch.rand(1)
+
+
+def draw_python(training: Training) -> None:
+    random.random()
 
 
 def draw_numpy(training: Training) -> None:
@@ -213,9 +227,12 @@ LOST = {
     lose_average: "average/weight",
     lose_counter: "average/steps",
     lose_rate: "lr",
+    lose_betas: "betas",
+    lose_count_of_steps: "step",
     lose_schedule: "scheduler/last_epoch",
     lose_weights: "model/",
     draw: "step 6 got the same batch and other random numbers",
+    draw_python: "step 6 got the same batch and other random numbers",
     draw_numpy: "step 6 got the same batch and other random numbers",
     draw_of_data: "step 6 got another batch",
     draw_of_sampler: "has drawn other numbers",

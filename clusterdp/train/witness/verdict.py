@@ -131,9 +131,11 @@ def _judged(
 
 
 def _different(then: Marks, now: Marks) -> list[str]:
-    """Returns the names of what differs: what only one has, then words and counts, then what differs most."""
+    """Returns the names of what differs: what only one has, then the options of optimizers, which no step changes by
+    itself, then words and counts, then what differs most."""
     shared = [name for name in now if name in then and then[name][0] != now[name][0]]
-    return sorted({*then} ^ {*now}) + sorted(shared, key=lambda name: -_distance(then[name], now[name]))
+    order = sorted(shared, key=lambda name: ("/param_groups/" not in name, -_distance(then[name], now[name])))
+    return sorted({*then} ^ {*now}) + order
 
 
 def _first_value(then: Account, now: Account) -> tuple[int, str, float, float] | None:
