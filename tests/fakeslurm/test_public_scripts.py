@@ -12,6 +12,7 @@ import pytest
 from clusterdp.fakeslurm import FakeCluster
 from tests.fakeslurm.differential.compare import differences, like_the_real_one
 from tests.fakeslurm.public_scripts.playing import RECORDS, SCRIPTS, play
+from tests.slurm import release
 from tests.slurm.testbed import RealSlurm
 
 QUICK = (
@@ -45,6 +46,8 @@ def test_public_script_ends_on_the_fake_as_recorded_on_real_slurm(
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_public_scripts_on_the_real_slurm_still_match_their_records(real_slurm: RealSlurm, tmp_path: Path) -> None:
+    if release.is_entered():
+        pytest.skip("the records are those of the machine's own release")
     seen = play(ALL, real_slurm.environ(), tmp_path)
     found = {name: differences(json.loads((RECORDS / f"{name}.json").read_text()), each) for name, each in seen.items()}
     assert not {name: lines for name, lines in found.items() if lines}
