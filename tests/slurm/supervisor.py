@@ -91,10 +91,13 @@ class Daemons:
         self._start("munged", "munged", "--foreground", "--force", *options, until=self.shape.munge_socket.exists)
 
     def _boot_database(self) -> None:
-        data = f"--datadir={self.shape.folder}/database"
-        install = ["mariadb-install-db", "--no-defaults", data, "--user=root", "--skip-test-db"]
+        # A server that starts removes the temporary tables of all others in its tmpdir, which is /tmp else.
+        temporary = self.shape.folder / "temporary"
+        temporary.mkdir()
+        folders = [f"--datadir={self.shape.folder}/database", f"--tmpdir={temporary}", "--user=root"]
+        install = ["mariadb-install-db", "--no-defaults", *folders, "--skip-test-db"]
         self._call(*install, "--auth-root-authentication-method=normal")
-        options = [data, "--user=root", "--skip-networking", f"--socket={self.shape.mariadb_socket}"]
+        options = [*folders, "--skip-networking", f"--socket={self.shape.mariadb_socket}"]
         options += [f"--pid-file={self.shape.folder}/mariadb.pid", "--innodb-buffer-pool-size=32M"]
         options += ["--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900"]
         ping = self._answers("mariadb-admin", "--no-defaults", f"--socket={self.shape.mariadb_socket}", "ping")
