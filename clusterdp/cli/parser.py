@@ -4,14 +4,12 @@ clusterdp."""
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any, NoReturn
 
+from clusterdp.operate.output.terminal import terminal_columns
 from clusterdp.wording import did_you_mean
 
 # Words of other tools for a verb, which is the first of its line.
@@ -35,8 +33,7 @@ checkpoint checkpoints ckpt verify export prune
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """argparse makes a formatter for each argument, and asks for the terminal's width by a module that loads lzma and
-    others: 2 ms of `status`."""
+    """As wide as the terminal. argparse makes a formatter for each argument, and would ask shutil for the width."""
 
     def __init__(self, *args: Any, **more: Any):
         super().__init__(*args, **{"width": _width(), **more})
@@ -44,12 +41,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 @cache
 def _width() -> int:
-    columns = 0
-    with suppress(KeyError, ValueError):
-        columns = int(os.environ["COLUMNS"])
-    with suppress(OSError, ValueError, AttributeError):
-        columns = columns or os.get_terminal_size(sys.__stdout__.fileno()).columns  # type: ignore[union-attr]
-    return (columns if columns > 0 else 80) - 2
+    return terminal_columns() - 2
 
 
 class CliParser(argparse.ArgumentParser):
