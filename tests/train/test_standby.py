@@ -15,6 +15,7 @@ import pytest
 
 from clusterdp import procfs
 from clusterdp.train.process import standby
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -25,7 +26,7 @@ standby.wait(lambda: None)
 names = ("MASTER_PORT", "CLUSTERDP_RESUME_STEP", "CLUSTERDP_STANDBY")
 found = [os.environ.get(name) for name in names]
 priority = os.getpriority(os.PRIO_PROCESS, 0)
-print(found, "torch._dynamo" in sys.modules, os.readlink("/proc/self/fd/0"), priority, gc.isenabled())
+print(found, "torch._dynamo" in sys.modules, os.readlink("/proc/self/fd/0"), priority, gc.isenabled(), standby.meet_s)
 """
 
 
@@ -49,7 +50,7 @@ def test_standby_becomes_a_rank_with_its_variables_and_torch(is_early: bool) -> 
             wait_for("torch", lambda: procfs.name(process.pid) == "standby" and _is_loaded(process.pid), 60)
             assert not any("nvidia" in target for _, target in procfs.descriptors(process.pid))
         said, _ = process.communicate(json.dumps({"MASTER_PORT": "1234", "CLUSTERDP_RESUME_STEP": None}) + "\n")
-    assert said == "['1234', None, None] True /dev/null 0 True\n"
+    assert said == "['1234', None, None] True /dev/null 0 True 300.0\n"
     assert process.returncode == 0
 
 
@@ -76,14 +77,24 @@ def test_rank_does_not_wait() -> None:
         [
             sys.executable,
             "-c",
-            "from clusterdp.train.process import standby; standby.wait(lambda: None); print('rank')",
+            "from clusterdp.train.process import standby; standby.wait(lambda: None); print('rank', standby.meet_s)",
         ],
         check=True,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )
-    assert found.stdout == "rank\n"
+    assert found.stdout == "rank inf\n"
+
+
+def test_rank_from_reserve_does_not_wait_long_for_a_stopped_one() -> None:
+    program = "from clusterdp.train.ranks.group import Group; from clusterdp.train.ranks.rendezvous import Rendezvous; "
+    program += "Group.start(Rendezvous.find(), meet_s=0.5)"
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RANK": "0", "WORLD_SIZE": "2"}
+    environ = {**os.environ, **place, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    found = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60)
+    assert "RendezvousError: rank 0 of 2: no rendezvous at 127.0.0.1" in found.stderr, found.stderr
+    assert "See the logs of the other ranks" in found.stderr
 
 
 def test_standby_leaves_memory_to_the_ranks() -> None:

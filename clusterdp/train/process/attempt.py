@@ -201,8 +201,7 @@ def start_hang_watch(settings: WorkerSettings) -> HangWatch:
 
 
 def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
-    """Meets the other ranks, sets the seeds and agrees on the attempt's name. Collective. If the rendezvous fails,
-    reports the error and ends the process."""
+    """Meets the other ranks, seeds, and agrees on the attempt's name. Collective. If the ranks cannot meet, exits."""
     from clusterdp.rundir.names import new_local_attempt
     from clusterdp.train.ranks.group import Group, seed_everything  # loads torch
     from clusterdp.train.ranks.peers import PeerWatch, leave_now
@@ -222,7 +221,8 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
         place = Rendezvous.find()
         if run and place.rank == 0 and place.world_size > 1:
             make_key(run.attempt(attempt).key)
-        group = Group.start(place, backend=settings.train.backend, timeout_s=settings.train.timeout_s)
+        train = settings.train
+        group = Group.start(place, backend=train.backend, timeout_s=train.timeout_s, meet_s=standby.meet_s)
     except ClusterdpError as error:
         leave_now(refuse(error, settings.run_dir))
     seed_everything(settings.train.seed, place.rank, deterministic=settings.train.deterministic)

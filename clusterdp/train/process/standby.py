@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -35,15 +36,21 @@ LOADED = (
     "clusterdp.train.ranks.peers",
 )
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "LD_")
+MEET_S = 300.0  # limit of the seconds in which ranks from reserve meet: their nodes have just run the program
 SPARE = 0.1  # share of the job's memory on a node that stays free
+
+
+meet_s = math.inf  # limit of the seconds in which this process meets the other ranks
 
 
 def wait(begin: Callable[[], object]) -> None:
     """Calls begin() when this process is a rank: at once, or when it becomes one, with the variables of its attempt.
     Exits if it does not become one."""
+    global meet_s
     if os.environ.pop(STANDBY, None) is None:
         begin()
         return
+    meet_s = MEET_S  # one that is stopped must not hold the others for train.timeout_s
     name, loading = _rename(NAME), _Loading()
     said = b""
     while not said.endswith(b"\n"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import struct
@@ -49,12 +50,19 @@ class Group:
 
     @classmethod
     @checked
-    def start(cls, place: Rendezvous, *, backend: str | None = None, timeout_s: float = 1800.0) -> Group:
+    def start(
+        cls,
+        place: Rendezvous,
+        *,
+        backend: str | None = None,
+        timeout_s: float = 1800.0,
+        meet_s: float = math.inf,
+    ) -> Group:
         """Starts the group. Collective. Raises RendezvousError (PortTaken on rank 0) if the ranks cannot meet, or if
         torch sees none of the GPUs that Slurm gave this rank; ConfigError if torch is built for CPUs.
 
         backend: the name of torch's backend, or one backend for each device type; default: `cpu:gloo,cuda:nccl` if each
-        rank has its own GPU, else gloo."""
+        rank has its own GPU, else gloo. meet_s: limit of the seconds of the rendezvous, if it is below timeout_s."""
         slurm, timeout = SlurmEnv.read(), timedelta(seconds=timeout_s)
         os.environ.update(place.environ())
         _name_interface(place)
@@ -68,7 +76,8 @@ class Group:
         devices = own_devices(place, slurm.gpus_per_task)
         if devices[0].type == "cuda":
             torch.cuda.set_device(devices[0])
-        store = _open_store(place, timeout)
+        store = _open_store(place, timedelta(seconds=min(timeout_s, meet_s)))
+        store.set_timeout(timeout)
         backend = backend or _agree_on_backend(store, place, devices[0])
         if "nccl" in backend:
             flight_record.switch_on(old_names=not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"))
