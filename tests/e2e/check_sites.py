@@ -24,8 +24,8 @@ PartitionName=lab AllowGroups=lab
 PartitionName=roots RootOnly=YES
 PartitionName=held Nodes=n6
 PartitionName=course Nodes=n6 ReqResv=YES
-PartitionName=vips AllowQos=vip
-PartitionName=novip DenyQos=vip
+PartitionName=vips
+PartitionName=novip
 PartitionName=vision AllowAccounts=vision
 PartitionName=notvision DenyAccounts=vision
 PartitionName=down State=DOWN
@@ -35,6 +35,11 @@ PartitionName=elsewhere AllocNodes=elsewhere
 PartitionName=whole OverSubscribe=EXCLUSIVE
 PartitionName=brief MaxTime=5 DefaultTime=2
 """
+# Since 26.05, slurmctld does not start with a QOS that its database lacks: they come when the QOS is there.
+QOS = {
+    "PartitionName=vips": "PartitionName=vips AllowQos=vip",
+    "PartitionName=novip": "PartitionName=novip DenyQos=vip",
+}
 BASE = {
     LOW0: LOW0 + PARTITIONS,
     "PartitionName=DEFAULT Nodes=ALL": "PartitionName=DEFAULT Nodes=n[1-4]",

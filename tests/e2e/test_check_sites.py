@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.check_sites import ACCOUNTED, BASE, COMMON, PART_LIMITS, QUICK, SITES
+from tests.e2e.check_sites import ACCOUNTED, BASE, COMMON, PART_LIMITS, QOS, QUICK, SITES
 from tests.e2e.cluster import Cluster
 from tests.e2e.ordinary_user import AS_NOBODY, open_to_all, own_folder, own_python, own_variables
 from tests.slurm import packages
@@ -55,6 +55,8 @@ def test_errors_of_check_agree_with_a_real_slurm_on_each_site(name: str, folder:
         open_to_all(slurm)
         for line in site.accounts.splitlines():
             run(slurm, "sacctmgr", "-i", *line.split())
+        if site.accounts or ask(slurm, "sinfo", "--version").stdout.split()[-1] < "26.05":
+            _configure(slurm, QOS)
         for line in RESERVATIONS:
             run(slurm, "scontrol", *line.split())
         wrong = []
@@ -70,6 +72,15 @@ def test_errors_of_check_agree_with_a_real_slurm_on_each_site(name: str, folder:
 def test_errors_of_check_agree_with_slurm_on_a_plain_cluster(cluster: Cluster, tmp_path: Path) -> None:
     judged = judge(cluster.environ(), QUICK, tmp_path)
     assert not [*filter(None, map(disagreement, judged))], summary(judged)
+
+
+def _configure(slurm: RealSlurm, changes: Mapping[str, str]) -> None:
+    conf = slurm.folder / "slurm.conf"
+    text = conf.read_text()
+    for line, changed in changes.items():
+        assert line in text
+        text = text.replace(line, changed)
+    conf.write_text(text)
 
 
 def enforce(slurm: RealSlurm, part_limits: str) -> None:

@@ -149,7 +149,7 @@ class _Cleaner:
 
     def __call__(self, text: str) -> str:
         text = text.replace(self._folder, "<folder>")
-        text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", "<time>", text)
+        text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?", "<time>", text)
         text = re.sub(r"slurmstepd(: n\d+)?: ", "slurmstepd: ", text)
         text = re.sub(r"\bn\[[\d,-]+\]|\bn[1-9]\b", "<nodes>", text)
         text = text.replace("365-00:00:00", "UNLIMITED")  # who started it, the backfill or the other scheduler
