@@ -4,12 +4,13 @@
 #   make test        lint, types and all quick tests
 #   make test-part   the quick tests of one part: make test-part P=clusterdp/checkpoint
 #   make test-slurm  end-to-end tests on a real Slurm that it boots on this machine (Debian, as root); SLURM=24.11
+#   make test-bound  the quick tests with the lowest versions that pyproject.toml promises: PYTHON=python3.10; BOUND=newest
 #   make test-all    both, the slow tests, and those on a real Slurm on two other releases
 #   make bench       what things cost, beside what one would write by hand
 #   make gpu-day     all checks and figures that take a GPU (make test-gpu and bench-gpu are its halves)
 #   make rehearsals  mutants, correct programs and programs of others under the drills (hours), and docs/rehearsed.md
 #   make docs        the pages as HTML, in build/docs
-#   make lint        ruff and mypy (make lint-tests: mypy of the tests);  make format mends what ruff can mend
+#   make lint        ruff, codespell and mypy (make lint-tests: mypy of the tests);  make format mends what ruff can mend
 #   make release V=0.2.0  version, changelog, test of the wheel, commit and tag; nothing is pushed
 #   make clean       remove .venv, caches and builds (not runs/)
 
@@ -40,6 +41,16 @@ test-part: $(stamp)
 in-release = $(if $(SLURM),$(bin)/python -m tests.slurm.release $(SLURM))
 test-slurm: $(stamp)
 	$(in-release) $(bin)/python -m pytest -n 2 --dist worksteal -m "slurm and not long and not gpu"
+
+# In an environment of its own, with torch as plain pip brings it (CUDA's libraries and all: 6 GB).
+BOUND ?= lowest
+bound := build/$(BOUND)
+test-bound:
+	@python=$$(sh .ci/find-python) && "$$python" -m venv $(bound)
+	@$(bound)/bin/python -m pip --quiet install uv
+	$(bound)/bin/uv pip install --quiet --python $(bound)/bin/python \
+	  --resolution $(if $(filter lowest,$(BOUND)),lowest-direct,highest) --editable '.[dev]'
+	$(bound)/bin/python -m pytest -n 4 --dist worksteal -m "not slurm and not slow and not gpu"
 
 test-all: lint lint-tests
 	@$(MAKE) docs
@@ -95,6 +106,7 @@ docs: $(stamp)
 lint: $(stamp)
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
+	$(bin)/codespell clusterdp configs docs findings sbatch_templates *.md
 	$(bin)/mypy
 
 lint-tests: $(stamp)
@@ -136,4 +148,4 @@ $(stamp): $(visitor)
 	@$(pip) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-.PHONY: demo test test-part test-slurm test-all test-gpu bench-gpu gpu-day bench rehearsals docs lint lint-tests format release clean
+.PHONY: demo test test-part test-slurm test-bound test-all test-gpu bench-gpu gpu-day bench rehearsals docs lint lint-tests format release clean
