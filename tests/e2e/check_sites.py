@@ -66,13 +66,13 @@ add account idle MaxJobs=0
 add account grp GrpJobs=0
 add account spent GrpTRESMins=cpu=0
 add account lab
-add user nobody account=vision qos=normal,vip,small,waits,each,group,least,thin defaultqos=normal
-modify user nobody where account=vision set qos+=none,full,minutes,budget,long
-add user nobody account=lab qos=normal
-add user nobody account=nlp partition=low qos=normal MaxTRESPerJob=cpu=2
-add user nobody account=idle
-add user nobody account=grp
-add user nobody account=spent
+add user games account=vision qos=normal,vip,small,waits,each,group,least,thin defaultqos=normal
+modify user games where account=vision set qos+=none,full,minutes,budget,long
+add user games account=lab qos=normal
+add user games account=nlp partition=low qos=normal MaxTRESPerJob=cpu=2
+add user games account=idle
+add user games account=grp
+add user games account=spent
 """
 
 

@@ -1,8 +1,9 @@
-"""An ordinary user beside a real Slurm that root has booted: nobody, with a folder and an interpreter of their own."""
+"""An ordinary user beside a real Slurm that root has booted, with a folder and an interpreter of their own."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -16,16 +17,17 @@ import pytest
 
 from tests.slurm.testbed import ROOT, RealSlurm
 
-NOBODY = 65534
+USER = "games"  # not nobody: for its number, 65534, Slurm 26.05 makes no reservation
+ID = pwd.getpwnam(USER).pw_uid
 # What setpriv starts is itself found with root's rights. What env starts is not.
-AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env")
+AS_USER = ("setpriv", f"--reuid={ID}", f"--regid={ID}", "--clear-groups", "env")
 
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
     """A folder of theirs: nobody but root may look into the folders of pytest."""
     folder = Path(tempfile.mkdtemp(prefix="clusterdp-user-"))
-    os.chown(folder, NOBODY, NOBODY)
+    os.chown(folder, ID, ID)
     yield folder
     shutil.rmtree(folder)
 
@@ -40,7 +42,7 @@ def own_variables(home: Path) -> dict[str, str]:
 def own_python(modules: str, home: Path, environ: Mapping[str, str]) -> str:
     """An interpreter that they may run, and that can import these modules; skips the test if there is none."""
     for python in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):
-        words = [*AS_NOBODY, python, "-c", f"import {modules}"]
+        words = [*AS_USER, python, "-c", f"import {modules}"]
         if subprocess.run(words, cwd=home, env=dict(environ), capture_output=True).returncode == 0:
             return python
     pytest.skip("an ordinary user may run no Python here that has what clusterdp needs")

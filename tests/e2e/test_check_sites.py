@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.check_sites import ACCOUNTED, BASE, COMMON, PART_LIMITS, QOS, QUICK, SITES
 from tests.e2e.cluster import Cluster
-from tests.e2e.ordinary_user import AS_NOBODY, open_to_all, own_folder, own_python, own_variables
+from tests.e2e.ordinary_user import AS_USER, open_to_all, own_folder, own_python, own_variables
 from tests.slurm import packages
 from tests.slurm.testbed import RealSlurm
 from tests.waiting import wait_for
@@ -26,8 +26,8 @@ PASSES = ("ReqNodeNotAvail", "Reservation", "BeginTime", "JobHeldUser")
 PART_OF = "corecnt=1 starttime=now duration=600 flags=ignore_jobs,overlap"
 RESERVATIONS = (
     f"create reservation reservationname=theirs users=root nodes=n6 {PART_OF}",
-    f"create reservation reservationname=ours users=nobody nodes=n6 {PART_OF}",
-    "create reservation reservationname=later users=nobody nodes=n6 starttime=now+300days duration=60",
+    f"create reservation reservationname=ours users=games nodes=n6 {PART_OF}",
+    "create reservation reservationname=later users=games nodes=n6 starttime=now+300days duration=60",
 )
 NODES = (  # a new configuration undoes them
     "update nodename=n5 state=down reason=test",
@@ -62,7 +62,7 @@ def test_errors_of_check_agree_with_a_real_slurm_on_each_site(name: str, folder:
         wrong = []
         for part_limits in PART_LIMITS:
             enforce(slurm, part_limits)
-            judged = judge(os.environ | slurm.environ(), configs, folder, AS_NOBODY)
+            judged = judge(os.environ | slurm.environ(), configs, folder, AS_USER)
             print(f"{name}, EnforcePartLimits={part_limits}: {summary(judged)}")
             wrong += [f"EnforcePartLimits={part_limits} {each}" for each in map(disagreement, judged) if each]
     assert not wrong, "\n".join(wrong)

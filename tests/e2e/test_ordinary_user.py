@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.ordinary_user import AS_NOBODY, open_to_all, own_folder, own_python, own_variables
+from tests.e2e.ordinary_user import AS_USER, USER, open_to_all, own_folder, own_python, own_variables
 from tests.e2e.run import Run, clusterdp, submit
 from tests.slurm.testbed import RealSlurm
 from tests.waiting import wait_for
@@ -35,7 +35,7 @@ def theirs(real_slurm: RealSlurm, real_cluster: Cluster, home: Path) -> Cluster:
     """The real cluster, as it is for an ordinary user."""
     open_to_all(real_slurm)
     variables = {**real_cluster.variables, **own_variables(home)}
-    cluster = replace(real_cluster, variables=variables, user=AS_NOBODY)
+    cluster = replace(real_cluster, variables=variables, user=AS_USER)
     return replace(cluster, python=own_python("clusterdp.train, torch", home, cluster.environ()))
 
 
@@ -63,4 +63,4 @@ def test_job_of_an_ordinary_user_completes_after_preemption_cancel_and_resume(th
     assert "job  done" in says(run, "status")
     assert "nothing is left" in says(run, "resume")
     assert run.digest()
-    assert {path.owner() for path in run.files.path.rglob("*")} == {"nobody"}
+    assert {path.owner() for path in run.files.path.rglob("*")} == {USER}

@@ -149,6 +149,14 @@ def test_squeue_options_only_job_state_and_me_conflict_from_26_05_on(as_release:
     assert bool(says) == bool(refused)
 
 
+@pytest.mark.parametrize(("release", "shown"), [("24.11", "o.%s.%t.%n.%N.job.%"), ("26.05", "o.batch.0.0.n1.job.%")])
+def test_stdout_of_a_job_shows_all_letters_from_26_05_on(as_release: As, release: str, shown: str) -> None:
+    desk = as_release(release)
+    job = desk.say("sbatch --parsable -J job -o o.%s.%t.%n.%N.%x.%% --wrap 'sleep 60'")
+    desk.until(lambda: desk.say(f"squeue -h -j {job} -o %N") == "n1")
+    assert desk.field(job, "StdOut") == f"{desk.folder}/{shown}"
+
+
 @pytest.mark.parametrize("name", [name for name, rule in vars(Release).items() if isinstance(rule, PerRelease)])
 def test_every_release_rule_is_used_in_the_code(name: str) -> None:
     package = Path(clusterdp.fakeslurm.__file__).parent

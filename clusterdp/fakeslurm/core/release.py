@@ -342,6 +342,8 @@ class Release:
     has_index_digit = PerRelease({"22.05": False, "24.11": True})
     # StdOut and StdErr show the width that %8j asks for, and a single % for %% (source: job_info.c, 23.02)
     shows_widths = PerRelease({"22.05": False, "23.02": True})
+    # the letters that StdOut and StdErr replace: in the end all, with the values of the batch script (26.05, tried)
+    shown_letters = PerRelease({"22.05": "Aajux", "23.02": "Aabjux", "26.05": "AJNabjnstux"})
     # the name of GPUs in the TresPerTask of a step (recorded)
     gpu_of_task = PerRelease({"22.05": "gres:gpu:", "23.11": "gres/gpu="})
     # the name of GPUs in TresPerNode, TresPerJob and similar fields (source: xfmt_tres in slurm_opt.c, 23.11)

@@ -137,10 +137,10 @@ def bound(bind: str, local: int, gpus: list[int], release: Release) -> list[int]
 
 
 def shown_path(job: JobRecord, pattern: str | None, user: str, release: Release) -> str:
-    """Returns StdOut as scontrol shows it. scontrol replaces fewer letters than slurmd. Older releases of Slurm do not
-    replace letters with a width (%8j), and %%.
+    """Returns StdOut as scontrol shows it. Before 26.05, scontrol replaces fewer letters than slurmd. Older releases of
+    Slurm do not replace letters with a width (%8j), and %%.
     """
-    values = letters(job, "batch", user, release)
+    values = {**letters(job, "batch", user, release), "N": job.nodes[0] if job.nodes else "(null)"}
 
     def shown(match: re.Match[str]) -> str:
         if match[0] == "%%":
@@ -149,5 +149,6 @@ def shown_path(job: JobRecord, pattern: str | None, user: str, release: Release)
         value = values.get(match[2], match[0])
         return f"{value:0{width}}" if isinstance(value, int) else str(value)
 
-    known = r"%(\d*)([Aabjux])|%%" if release.shows_widths else "%()([Aajux])"
+    width, percent = (r"\d*", "|%%") if release.shows_widths else ("", "")
+    known = f"%({width})([{release.shown_letters}]){percent}"
     return os.path.join(job.desc.folder, re.sub(known, shown, pattern or default_output(job)))
