@@ -54,6 +54,13 @@ def test_config_page_has_the_explanation_of_every_key() -> None:
         assert code(each.shown_example) in page, each.key
 
 
+@pytest.mark.parametrize("key", [each.key for each in explanations()])
+def test_each_key_stands_on_a_handwritten_page_or_in_a_config(key: str) -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "configs").glob("*.yaml")]
+    name = re.compile(rf"\b{key.rpartition('.')[2]}\b")
+    assert any(name.search(page.read_text()) for page in pages), "nobody finds it"
+
+
 def test_verbs_page_has_every_verb_and_option() -> None:
     page = generate.verbs_page()
     for one, _ in command_line.verbs():
