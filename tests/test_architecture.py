@@ -91,7 +91,7 @@ MOST_LINES = {
     "config": 2500,
     "fakeslurm": 17200,
     "operate": 10550,
-    "recipes": 1900,
+    "recipes": 700,
     "rehearse": 8000,
     "rundir": 700,
     "slurm": 1050,

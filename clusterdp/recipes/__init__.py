@@ -1,5 +1,2 @@
-"""Small trainings on real data, which the files in configs/ start. Each training runs alone, under torchrun, and as a
-job.
-
-data/             the data sets of the recipes
-"""
+"""Small trainings on real data, which the first pages start, and what they share with the programs in configs/. Each
+training runs alone, under torchrun, and as a job."""

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from clusterdp.recipes.data.bundled import table
+from clusterdp.recipes.bundled import table
 from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.train import Amp, JobHandle
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from clusterdp.recipes import by_hand
-from clusterdp.recipes.by_hand import LeNet
-from clusterdp.recipes.data import images
-from clusterdp.recipes.parameter_server import ParameterServer
+from clusterdp.recipes import images
+from clusterdp.recipes.images import LeNet
 from clusterdp.train import JobHandle, StopSignal
 from clusterdp.train.settings import WorkerSettings
+from configs import by_hand
+from configs.parameter_server import ParameterServer
 from tests.train import programs
 
 LR, MOMENTUM = 0.02, 0.9

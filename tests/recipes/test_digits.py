@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.errors import ConfigError
-from clusterdp.recipes import digits
-from clusterdp.recipes.data import bundled
+from clusterdp.recipes import bundled, digits
 from tests.train import programs
 from tests.train.ranks import running
 from tests.train.runs import Run

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusterdp.recipes import gan
 from clusterdp.train import JobHandle
+from configs import gan
 from tests.train import programs
 from tests.train.ranks import running
 from tests.train.runs import Run
 
-ENTRY = "clusterdp.recipes.gan:main"
+ENTRY = "configs.gan:main"
 
 
 def test_gan_recipe_makes_images_like_the_held_out_ones(job: JobHandle) -> None:

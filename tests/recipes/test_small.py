@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from clusterdp.errors import ConfigError
-from clusterdp.recipes import characters, first, linear, pipeline, products
-from clusterdp.recipes.data.bundled import diabetes
+from clusterdp.recipes import first
+from clusterdp.recipes.bundled import diabetes
 from clusterdp.train import JobHandle
+from configs import characters, linear, pipeline, products
 
 
 def test_first_recipe_learns_a_sine_within_four_epochs(job: JobHandle) -> None:

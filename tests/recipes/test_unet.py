@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterdp.recipes import unet
 from clusterdp.train import JobHandle
+from configs import unet
 
 
 def test_unet_recipe_removes_noise(job: JobHandle) -> None:

@@ -15,7 +15,7 @@ from clusterdp.submission.installed_check import EXTRAS, check_installed
 from clusterdp.submission.plan import make_plan
 
 REPO = Path(__file__).parents[2]
-ENTRY = {"entry": "clusterdp.recipes.characters:main"}
+ENTRY = {"entry": "configs.characters:main"}
 
 
 @pytest.fixture

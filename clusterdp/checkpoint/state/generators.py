@@ -154,7 +154,7 @@ def is_library(kind: Any) -> bool:
 
 def is_ours(module: Any) -> bool:
     """Returns whether a module of this name is a part of clusterdp, and no program."""
-    return str(module).startswith("clusterdp.") and not str(module).startswith("clusterdp.recipes")
+    return str(module).startswith("clusterdp.") and str(module).split(".")[1] not in ("configs", "recipes")
 
 
 def is_program(module: Any) -> bool:

@@ -1,7 +1,7 @@
 """Trains on the digits with a model that is split over ranks: microbatches through torch.distributed.pipelining.
 
     clusterdp submit configs/pipeline.yaml --cluster local     # 2 stages x 2 copies
-    torchrun --nproc-per-node 2 -m clusterdp.recipes.pipeline epochs=3
+    torchrun --nproc-per-node 2 configs/pipeline.py epochs=3
 
 Ranks 0 and 1 hold the stages of the first copy, ranks 2 and 3 those of the second, and so on. Each copy reads its own
 samples, and the ranks of a stage average their gradients. Each rank saves its own stage.

@@ -1,8 +1,8 @@
 """Data parallelism by hand: the work of DistributedDataParallel in four numbered lines. LeNet on the digits.
 
     clusterdp submit configs/by_hand.yaml --cluster local
-    torchrun --nproc-per-node=2 -m clusterdp.recipes.by_hand epochs=5
-    torchrun --nproc-per-node=2 -m clusterdp.recipes.by_hand averaging=ddp    # the same, to the last bit
+    torchrun --nproc-per-node=2 configs/by_hand.py epochs=5
+    torchrun --nproc-per-node=2 configs/by_hand.py averaging=ddp    # the same, to the last bit
 
 Every rank holds the whole model. Equal weights stay equal after equal updates. Therefore the ranks exchange only the
 gradient, once a step. The mean of the ranks' gradients is the gradient of the mean loss over all samples, if all ranks
@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import nn
 
 from clusterdp.errors import ConfigError
-from clusterdp.recipes.data import images as data_images
+from clusterdp.recipes.images import LeNet, load
 from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.train import JobHandle
 
@@ -48,7 +48,7 @@ def main(
     if averaging not in ("by_hand", "ddp"):
         raise ConfigError(f"params.averaging: {averaging!r} is not known. Use by_hand or ddp.")
     by_hand = averaging == "by_hand"
-    sets = data_images.load(data, path)
+    sets = load(data, path)
     net = LeNet(sets.channels, sets.classes).to(job.device)
     model: nn.Module = net
     if by_hand:
@@ -111,29 +111,3 @@ if __name__ == "__main__":
     from clusterdp.train import worker
 
     raise SystemExit(worker.run(main))
-
-
-class LeNet(nn.Module):
-    """LeCun et al., 1998, with ReLU and max-pooling. The input is bytes, which take a quarter of the space of
-    floats."""
-
-    def __init__(self, channels: int = 1, classes: int = 10) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(channels, 6, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(6, 16, 5),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(400, 120),
-            nn.ReLU(),
-            nn.Linear(120, 84),
-            nn.ReLU(),
-            nn.Linear(84, classes),
-        )
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.layers(images.float() / 255)
-        return logits

@@ -1,7 +1,7 @@
 """The digits from tar files in WebDataset's format: one rank, and one of its workers, reads each file.
 
     clusterdp submit configs/shards.yaml --cluster local
-    python -m clusterdp.recipes.shards epochs=2 path='data/train-*.tar'
+    python configs/shards.py epochs=2 path='data/train-*.tar'
 
 Use this recipe if a data set has too many samples for one file each, or if only sequential reads of the storage are
 fast.

@@ -1,7 +1,7 @@
 """Matrix products and a linear regression, timed on the CPU and, if available, on the GPU.
 
     clusterdp submit configs/products.yaml --cluster local
-    python -m clusterdp.recipes.products rounds=5
+    python configs/products.py rounds=5
 
 The result is a table of times, which shows that a GPU is made for large pieces of work. Each call of the GPU costs some
 microseconds before it computes, and computing a small product, or the ten columns of the regression, takes no longer
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
-from clusterdp.recipes.data.bundled import diabetes
+from clusterdp.recipes.bundled import diabetes
 from clusterdp.train import JobHandle
 
 SIZES = (64, 256, 1024)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from clusterdp.errors import ConfigError
-from clusterdp.recipes.data import images
-from clusterdp.recipes.data import images as idx
+from clusterdp.recipes import images
+from clusterdp.recipes import images as idx
 
 
 def idx_bytes(values: torch.Tensor) -> bytes:

@@ -1,4 +1,5 @@
-"""Reads images as input of LeNet: bytes of 32 x 32 pixels, from the data set that the config names."""
+"""LeNet and its input: bytes of 32 x 32 pixels, read from the files of the data set that the config names, in the form
+in which their authors publish them. No file is downloaded, and no pickle is read."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
@@ -84,6 +86,32 @@ def _digits() -> Images:
 
 def _set(images: torch.Tensor, labels: torch.Tensor) -> TensorDataset:
     return TensorDataset(images, labels.long())
+
+
+class LeNet(nn.Module):
+    """LeCun et al., 1998, with ReLU and max-pooling. The input is bytes, which take a quarter of the space of
+    floats."""
+
+    def __init__(self, channels: int = 1, classes: int = 10) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, 6, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(400, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, classes),
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layers(images.float() / 255)
+        return logits
 
 
 def read_batches(folder: Path, names: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,7 +1,7 @@
 """A parameter server, as used before all-reduce: one rank collects the gradients, and sends the new weights.
 
     clusterdp submit configs/parameter_server.yaml --cluster local
-    torchrun --nproc-per-node=2 -m clusterdp.recipes.parameter_server epochs=5
+    torchrun --nproc-per-node=2 configs/parameter_server.py epochs=5
 
 The server waits for all ranks. Therefore a step is the same as with all-reduce. Only the server has an optimizer. The
 server trains like every other rank: the recipe works with any number of ranks.
@@ -16,16 +16,17 @@ better way to distribute an optimizer's state over the ranks.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from clusterdp.errors import StateError
-from clusterdp.recipes.by_hand import LeNet, pack, replicate, unpack
-from clusterdp.recipes.data import images as data_images
+from clusterdp.recipes.images import LeNet, load
 from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.train import JobHandle
 
@@ -41,10 +42,11 @@ def main(
     lr: float = 0.02,
     step_delay_s: float = 0.0,
 ) -> float:
-    """Returns the accuracy on the held-out images. The parameters are the same as in by_hand.main()."""
-    sets = data_images.load(data, path)
+    """Returns the accuracy on the held-out images. The parameters are the same as in by_hand.py."""
+    sets = load(data, path)
     model = LeNet(sets.channels, sets.classes).to(job.device)
-    replicate(model)
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, src=SERVER)  # every rank has drawn its own weights
     loader = job.loader(sets.train, batch_size, drop_last=True)
     server = ParameterServer(model, lr, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
@@ -78,14 +80,14 @@ class ParameterServer:
     def step(self) -> None:
         """Sends every rank's gradients to the server, and the server's new weights to every rank."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        flat = pack(gradients)
+        flat = parameters_to_vector(gradients)  # one message: each has a start-up time
         parts = [torch.empty_like(flat) for _ in range(self.ranks)] if self.optimizer else None
         dist.gather(flat, parts, dst=SERVER)
-        weights = pack(self.parameters)
+        weights = parameters_to_vector(self.parameters)
         if self.optimizer and parts:
             unpack(sum(parts[1:], parts[0]) / self.ranks, gradients)  # added in the order of the ranks
             self.optimizer.step()
-            weights = pack(self.parameters)
+            weights = parameters_to_vector(self.parameters)
         dist.broadcast(weights, src=SERVER)
         unpack(weights, self.parameters)
         self.steps += 1
@@ -97,6 +99,13 @@ class ParameterServer:
         self.steps = state["steps"]
         if self.optimizer:
             self.optimizer.load_state_dict(state["optimizer"])
+
+
+@torch.no_grad()
+def unpack(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Copies the vector into the tensors of which parameters_to_vector() has made it."""
+    for tensor, piece in zip(tensors, torch.split(flat, [each.numel() for each in tensors]), strict=True):
+        tensor.copy_(piece.view_as(tensor))
 
 
 def check_updates(made: int, expected: int) -> None:

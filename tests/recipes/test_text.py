@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from clusterdp.errors import ConfigError
-from clusterdp.recipes.data import bundled, text
+from clusterdp.recipes import bundled
+from configs import characters as text
 
 
 def test_character_codes_decode_to_the_original_text() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from clusterdp.errors import ConfigError
-from clusterdp.recipes.data import images
-from clusterdp.recipes.data import images as cifar
+from clusterdp.recipes import images
+from clusterdp.recipes import images as cifar
 
 
 def write_cifar(folder: Path, records: int = 2) -> None:

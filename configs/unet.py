@@ -1,7 +1,7 @@
 """A small U-Net removes noise from the digits: two inputs, skip connections, and each half on a device of its own.
 
     clusterdp submit configs/unet.yaml --cluster local
-    python -m clusterdp.recipes.unet epochs=3
+    python configs/unet.py epochs=3
 
 With resources.gpus_per_task: 2 the encoder and the decoder are on two GPUs of each rank; else on the same device.
 """

@@ -1,7 +1,7 @@
 """Linear regression on real data: the progress of diabetes in 442 people, from ten measurements of each.
 
     clusterdp submit configs/linear.yaml --cluster local
-    python -m clusterdp.recipes.linear epochs=20
+    python configs/linear.py epochs=20
 
 This is the smallest training, and the only one whose best result is known in advance: least squares, in closed form.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from clusterdp.recipes.data.bundled import diabetes
+from clusterdp.recipes.bundled import diabetes
 from clusterdp.recipes.results import digest
 from clusterdp.train import JobHandle
 

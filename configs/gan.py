@@ -1,7 +1,7 @@
 """A generative adversarial network on the digits: a step of its own, two networks, two optimizers, one Trainer.
 
     clusterdp submit configs/gan.yaml --cluster local
-    python -m clusterdp.recipes.gan epochs=5
+    python configs/gan.py epochs=5
 
 The two networks are one model for the Trainer, as an nn.ModuleDict. The step calls the networks one by one, and the
 gradients are averaged over the ranks at the end of each backward pass.
