@@ -1,7 +1,7 @@
 """Trains on the digits with NVIDIA DALI, which shuffles and rotates them on the CPU: pip install nvidia-dali-cuda120.
 
+    clusterdp submit configs/dali.yaml --cluster local
     python configs/dali.py epochs=5
-    clusterdp submit dali.yaml --cluster local        # entry: configs.dali:main
 
 DALI's own random numbers begin anew in each process. Therefore this pipeline draws none: the epoch and the sample's
 number decide order and angle, so that a resume is exact.

@@ -2,8 +2,8 @@
 
 A folder has those of its mirror under tests/. A module has the file that is named after it, and those of the mirror's
 files that import it or, if its package exports it, the package; without any, the whole mirror. Both have the files of
-other mirrors that import one of their modules, themselves or through docs/tools. sbatch_templates has those of launch.
-The tests that cut across all parts are always among them.
+other mirrors that import one of their modules, themselves or through docs/tools. sbatch_templates has those of
+submission, configs those of recipes. The tests that cut across all parts are always among them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def paths_for(part: str) -> list[Path]:
     path = Path(part.removesuffix("/"))
     if path.is_absolute():
         path = path.relative_to(ROOT)
-    if path.parts[:1] not in (("clusterdp",), ("sbatch_templates",)) or not (ROOT / path).exists():
+    if path.parts[:1] not in (("clusterdp",), ("sbatch_templates",), ("configs",)) or not (ROOT / path).exists():
         raise SystemExit(
             f"P={part}: not a part of the package. Give a folder or a file, such as P=clusterdp/checkpoint."
         )
@@ -42,8 +42,8 @@ def paths_for(part: str) -> list[Path]:
 
 
 def _own(path: Path) -> set[Path]:
-    if path.parts[0] == "sbatch_templates":
-        return {ROOT / "tests/submission"}
+    if path.parts[0] != "clusterdp":
+        return {ROOT / ("tests/recipes" if path.parts[0] == "configs" else "tests/submission")}
     name = Path(path.parts[1]).stem
     mirror = {ROOT / "tests" / each for each in MIRRORS.get(name, [name])}
     if path.suffix and len(path.parts) == 2:

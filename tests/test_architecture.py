@@ -256,8 +256,12 @@ def test_slurm_commands_are_run_in_two_modules_only() -> None:
 def test_ruff_checks_every_module() -> None:
     """A folder named like build output (`dist`) is left out without a word: nine modules were, for months."""
     ruff = Path(sysconfig.get_path("scripts")) / "ruff"
-    listed = subprocess.run([ruff, "check", "--show-files", PACKAGE], capture_output=True, text=True, check=True).stdout
-    assert {Path(line) for line in listed.splitlines() if line.endswith(".py")} == set(PACKAGE.rglob("*.py"))
+    folders = [PACKAGE, ROOT / "configs"]
+    listed = subprocess.run(
+        [ruff, "check", "--show-files", *folders], capture_output=True, text=True, check=True
+    ).stdout
+    there = {file for folder in folders for file in folder.rglob("*.py")}
+    assert {Path(line) for line in listed.splitlines() if line.endswith(".py")} == there
 
 
 def test_importing_clusterdp_loads_no_third_party_library() -> None:

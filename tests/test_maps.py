@@ -86,6 +86,7 @@ def test_paths_for_finds_existing_tests_of_every_module() -> None:
     assert ROOT / "tests/docs/test_reference.py" in paths_for("clusterdp/config/tree.py")  # through docs/tools
     assert ROOT / "tests/submission/test_policies.py" in paths_for("clusterdp/batch")
     assert ROOT / "tests/submission" in paths_for("sbatch_templates/srun.sbatch.j2")
+    assert ROOT / "tests/recipes" in paths_for("configs/gan.py")
     assert ROOT / "tests/test_maps.py" in paths_for("clusterdp/rundir")
     with pytest.raises(SystemExit, match="P=nowhere: not a part of the package"):
         paths_for("nowhere")

@@ -51,6 +51,12 @@ def test_installed_wheel_contains_sbatch_templates_and_configs(installed: Path) 
     assert "digits" in say(installed, "configs")
 
 
+def test_installed_wheel_submits_the_programs_beside_its_configs(installed: Path) -> None:
+    assert "--job-name=gan" in say(installed, "submit", "gan", "--dry-run")
+    assert "entry: clusterdp.configs.gan:main " in say(installed, "show", "configs/gan.yaml")
+    assert say(installed, "submit", "sweep", "--dry-run").startswith("#!/bin/bash\n")
+
+
 def test_wheel_contains_py_typed(installed: Path) -> None:
     site = next((installed.parent / "lib").glob("python*/site-packages"))
     assert (site / "clusterdp" / "py.typed").exists()

@@ -174,7 +174,7 @@ def _given_with(given: Given, row: Values) -> Given:
         for part in reversed(key.split(".")):
             nested = {part: nested}
         merge(values, nested, above(key))
-    return Given(values, {**given.sources, **_places(given)})
+    return replace(given, values=values, sources={**given.sources, **_places(given)})
 
 
 def _places(given: Given) -> dict[str, str]:
@@ -203,6 +203,7 @@ def _further(given: Given, first: Element, rows: Sequence[Values]) -> Iterator[E
             checks.check(element.config, with_first.sources, sections)
         except ConfigError as error:
             raise ConfigError(f"{element}: {error}") from None
+        element.config.entry = given.importable(element.config.entry)
         yield element
 
 

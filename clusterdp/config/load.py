@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 Kind = TypeVar("Kind", bound="DataclassInstance")
+PACKAGE = Path(__file__).resolve().parents[1]
 BLOCKS = ("grid", "zip", "points", "random")  # blocks of `sweep:`; a sweep has one or more of them
 
 
@@ -41,11 +42,28 @@ class Given:
 
     values: dict[str, Any]
     sources: Mapping[str, str]
+    folder: Path | None = None  # the folder of the config file
 
     @property
     def sweeps(self) -> bool:
         """Whether the config describes a sweep, which is several runs."""
         return any((self.values.get("sweep") or {}).get(block) for block in BLOCKS)
+
+    def importable(self, entry: str | None) -> str | None:
+        """Returns `configs.gan:main` for the entry `gan:main` if gan.py is beside the config, and not in the submit
+        directory. The config's folder must be below a folder from which ranks import: the submit directory, or the
+        folder in which clusterdp is installed. Any other entry is returned unchanged."""
+        file = (entry or "").partition(":")[0].replace(".", "/")
+        if entry and self.folder and _is_module(self.folder / file) and not _is_module(Path(file)):
+            folder = self.folder.resolve()
+            for root in (Path.cwd(), PACKAGE.parent):
+                if folder.is_relative_to(root) and all(map(str.isidentifier, folder.relative_to(root).parts)):
+                    return ".".join([*folder.relative_to(root).parts, entry])
+        return entry
+
+
+def _is_module(path: Path) -> bool:
+    return os.path.isfile(f"{path}.py") or os.path.isfile(path / "__init__.py")
 
 
 def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
@@ -92,6 +110,7 @@ def read(
 
     profile = site_profile()
     layers = [files.read_file(profile, Config) if profile else files.Layer()]
+    folder = None if isinstance(what, Mapping) else Path(what).parent
     if isinstance(what, Mapping):
         layers.append(files.read_mapping(what, Config, place))
     else:
@@ -106,7 +125,7 @@ def read(
     for each in layers:
         files.merge(values, each.values, each.dotted)
         sources |= each.sources
-    return Given(values, sources)
+    return Given(values, sources, folder)
 
 
 def resolve(given: Given, judged: str = "") -> Loaded:
@@ -128,6 +147,7 @@ def resolve(given: Given, judged: str = "") -> Loaded:
     config = Config(**{each.name: getattr(found, each.name) for each in dataclasses.fields(found)})
     config.command, config.script = as_words(config.command), as_words(config.script)
     checks.check(config, given.sources)
+    config.entry = given.importable(config.entry)
     return Loaded(config, given.sources)
 
 

@@ -63,11 +63,11 @@ def _find(module: str, entry: str, path: list[str]) -> Path | None:
     spec = None
     parts = module.split(".")
     for i, part in enumerate(parts):
-        spec = PathFinder.find_spec(".".join(parts[: i + 1]) if i else part, search)
-        if spec is None:
+        spec = PathFinder.find_spec(part, search)  # its full name would need an import of the package above it
+        if spec is None or (spec.origin is None and i + 1 == len(parts)):  # a folder without __init__.py
             if i == 0 and part in sys.builtin_module_names:
                 return None
-            above = ".".join(parts[:i]) or "the submit directory and this interpreter"
+            above = ".".join(parts[:i]) or "the submit directory, beside a config below it, or in this interpreter"
             raise EntryError(
                 f"entry: {entry}: there is no module {'.'.join(parts[: i + 1])} in {above}. "
                 "Submit from the folder that holds it, or correct the name."

@@ -237,6 +237,55 @@ def test_escaped_dollar_reaches_the_shell(tmp_path: Path) -> None:
     assert load(tmp_path, "script: 'echo \\${HOME} $USER'\n").script == "echo ${HOME} $USER"
 
 
+@pytest.mark.parametrize(
+    ("config_file", "entry", "wanted"),
+    [
+        ("conf/a.yaml", "beside:main", "conf.beside:main"),
+        ("conf/deep/a.yaml", "inner:main", "conf.deep.inner:main"),
+        ("conf/a.yaml", "deep.inner:main", "conf.deep.inner:main"),
+        ("conf/a.yaml", "package:main", "conf.package:main"),
+        ("conf/a.yaml", "both:main", "both:main"),
+        ("conf/a.yaml", "nowhere:main", "nowhere:main"),
+        ("conf/a.yaml", "conf.beside:main", "conf.beside:main"),
+        ("a-b/a.yaml", "beside:main", "beside:main"),
+        ("../a.yaml", "outside:main", "outside:main"),
+        ("beside/a.yaml", "beside:main", "beside.beside:main"),
+        ("a.yaml", "both:main", "both:main"),
+    ],
+)
+def test_entry_beside_its_config_is_named_from_the_submit_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config_file: str, entry: str, wanted: str
+) -> None:
+    work = tmp_path / "work"
+    for name in ("conf/beside", "conf/deep/inner", "conf/package/__init__", "conf/both", "both", "a-b/beside"):
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / f"{name}.py").touch()
+    (work / "beside").mkdir()
+    (work / "beside/beside.py").touch()
+    (tmp_path / "outside.py").touch()
+    (work / config_file).write_text(f"entry: {entry}\n")
+    monkeypatch.chdir(work)
+    assert config.load(config_file).entry == wanted
+    (tmp_path / "link").symlink_to(work)
+    assert config.load(tmp_path / "link" / config_file).entry == wanted
+
+
+def test_overridden_entry_is_looked_for_beside_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/other.py").touch()
+    assert load(tmp_path / "conf", MINIMAL, "entry=other:main").entry == "conf.other:main"
+
+
+def test_entry_of_a_dictionary_is_not_looked_for_beside_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/train.py").touch()
+    assert config.from_mapping({"entry": "train:main"}).entry == "train:main"
+
+
 def test_every_shipped_config_loads() -> None:
     from clusterdp.submission.render.shipped_files import shipped_folder
 

@@ -217,3 +217,15 @@ def test_sweep_values_may_be_unquoted_interpolations() -> None:
     words = ["params.tag=${params.lr},a${params.lr}-${params.n}x,'b${params.lr}',[c],${oc.env:NONE,d}"]
     sweep = resolve_sweep(config.read({"entry": "a:b", "params": {"lr": 1, "n": 2}}, sweeps=words))
     assert [element.config.params["tag"] for element in sweep.elements] == [1, "a1-2x", "b1", ["c"], "d"]
+
+
+def test_swept_entries_are_looked_for_beside_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conf").mkdir()
+    for name in ("conf/one.py", "conf/two.py", "here.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "conf/c.yaml").write_text("entry: one:main\n")
+    monkeypatch.chdir(tmp_path)
+    found = resolve_sweep(config.read("conf/c.yaml", sweeps=["entry=two:main,here:main,one:main"]))
+    assert [each.config.entry for each in found.elements] == ["conf.two:main", "here:main", "conf.one:main"]
+    found = resolve_sweep(config.read("conf/c.yaml", sweeps=["params.lr=1,2"]))
+    assert [each.config.entry for each in found.elements] == ["conf.one:main"] * 2

@@ -13,7 +13,7 @@ import pytest
 import clusterdp
 from clusterdp.errors import RunError
 from clusterdp.rundir import RunDir
-from clusterdp.submission.resume import plan_new
+from clusterdp.submission.resume import plan_again, plan_new
 from clusterdp.submission.snapshot.source_record import installed_packages
 
 
@@ -55,6 +55,17 @@ def test_source_record_has_git_commit_diff_and_python_but_no_password(work: Path
     assert "\n+def main(job, lr=0.1): ...  # edited" in run.source_diff.read_text()
     assert "secret" not in run.source.read_text()
     assert run.source.stat().st_mode & 0o077 == run.source_diff.stat().st_mode & 0o077 == 0
+
+
+def test_repeated_run_has_the_entry_of_its_first_submit(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (work / "conf").mkdir()
+    (work / "conf/beside.py").write_text("def main(job): ...\n")
+    (work / "conf/cfg.yaml").write_text("entry: beside:main\nrun_dir: runs/beside\n")
+    run = clusterdp.submit("conf/cfg.yaml").run
+    assert "\nentry: conf.beside:main\n" in run.config.read_text()
+    monkeypatch.chdir(work / "conf")
+    assert plan_again(run, None, []).spec.config.entry == "conf.beside:main"
+    assert plan_new(run, ["run_dir=again"]).spec.config.entry == "conf.beside:main"
 
 
 def test_recorded_packages_match_the_installed_distributions() -> None:

@@ -27,6 +27,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg/__init__.py").write_text("raise SystemExit('imported')")
     (tmp_path / "pkg/inner.py").write_text("def main(job): ...\n")
+    (tmp_path / "plain/deep").mkdir(parents=True)
+    (tmp_path / "plain/deep/inner.py").write_text("def main(job): ...\n")
     (tmp_path / "broken.py").write_text("def main(:\n")
     (tmp_path / "star.py").write_text("from elsewhere import *\n")
     return tmp_path
@@ -42,6 +44,7 @@ def folder(tmp_path: Path) -> Path:
         ("train:assigned", ["unknowable"]),
         ("train:borrowed", []),
         ("pkg.inner:main", []),
+        ("plain.deep.inner:main", []),
         ("star:main", []),
         ("json:dumps", []),
         ("clusterdp.recipes.digits:main", ["epochs"]),
@@ -63,7 +66,10 @@ def test_check_entry_accepts_a_missing_module_if_it_may_be_elsewhere(folder: Pat
     ("entry", "params", "message"),
     [
         ("trian:main", [], "there is no module trian in the submit directory"),
+        ("trian:main", [], "beside a config below it, or in this interpreter. Submit from the folder that holds it"),
         ("pkg.outer:main", [], "there is no module pkg.outer in pkg"),
+        ("plain.deep.outer:main", [], "there is no module plain.deep.outer in plain.deep"),
+        ("plain.deep:main", [], "there is no module plain.deep in plain"),
         ("train.main:x", [], "there is no module train.main in train"),
         ("train:mian", [], "has no mian. Did you mean train:main?"),
         ("train:other", [], "has no other. Define it there"),
