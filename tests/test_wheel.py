@@ -55,6 +55,8 @@ def test_installed_wheel_submits_the_programs_beside_its_configs(installed: Path
     assert "--job-name=gan" in say(installed, "submit", "gan", "--dry-run")
     assert "entry: clusterdp.configs.gan:main " in say(installed, "show", "configs/gan.yaml")
     assert say(installed, "submit", "sweep", "--dry-run").startswith("#!/bin/bash\n")
+    assert "wrote  mine/gan.py\n" in say(installed, "configs", "gan", "--to", "mine")
+    assert "entry: mine.gan:main " in say(installed, "show", "mine/gan.yaml")
 
 
 def test_wheel_contains_py_typed(installed: Path) -> None:

@@ -199,7 +199,8 @@ def _show(sub: CliParser) -> None:
 
 
 def _configs(sub: CliParser) -> None:
-    sub.add_argument("name", nargs="?", metavar="NAME")
+    sub.add_argument("name", nargs="?", metavar="NAME", help="default: list them")
+    sub.add_argument("--to", metavar="DIR", help="copy it into this folder, with the program beside it")
 
 
 def _fake(sub: CliParser) -> None:
@@ -364,8 +365,8 @@ VERBS = (
     Verb(
         "configs",
         verbs.configs,
-        "the example configs: list them, or print one",
-        "clusterdp configs digits > my.yaml",
+        "the example configs: list them, print one, or copy one with its program",
+        "clusterdp configs digits > my.yaml    clusterdp configs gan --to mine",
         add=_configs,
     ),
     Verb("fake", None, "a fake Slurm cluster here: on this machine, by hand", add=_fake),

@@ -55,22 +55,39 @@ def init(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("\n".join(f"==> {file.path} <==\n{file.text}" for file in files), end="")
         return 0
-    print("\n".join(write(files)))
-    where = "" if options.folder == "." else f"cd {shlex.quote(options.folder)} && "
-    print(f"\nTry it here: {where}clusterdp submit train.yaml --cluster local")
+    _say_written(write(files), options.folder, "train.yaml")
     return 0
 
 
-def configs(options: argparse.Namespace) -> int:
-    from clusterdp.submission.render.shipped_files import find_config, shipped_folder
+def _say_written(lines: list[str], folder: str, config: str) -> None:
+    print("\n".join(lines))
+    where = "" if folder == "." else f"cd {shlex.quote(folder)} && "
+    print(f"\nTry it here: {where}clusterdp submit {config} --cluster local")
 
+
+def configs(options: argparse.Namespace) -> int:
+    from clusterdp.submission.render.shipped_files import example_files, shipped_folder
+
+    if options.to is not None:
+        from clusterdp.submission.init import plan_example, write
+
+        if not options.name:
+            raise ConfigError("NAME: is missing. Write e.g. clusterdp configs gan --to DIR.")
+        files = plan_example(options.name, options.to)
+        _say_written(write(files), options.to, files[0].path.name)
+        return 0
     if options.name:
-        sys.stdout.write(find_config(options.name).read_text())
+        config, *program = example_files(options.name)
+        sys.stdout.write(config.read_text())
+        if program:
+            remedy = f"`clusterdp configs {config.stem} --to DIR` copies both."
+            print(f"clusterdp: {config.name}: needs {program[0].name}. {remedy}", file=sys.stderr)
         return 0
     for path in sorted(shipped_folder("configs").glob("*.yaml")):
         about = path.read_text().splitlines()[0].lstrip("# ")
         print(f"{path.stem:20} {about}")
-    print("\nclusterdp configs NAME > my.yaml   starts from one")
+    print("\nclusterdp configs NAME > my.yaml   prints one")
+    print("clusterdp configs NAME --to DIR    copies one into a folder, with the program beside it")
     return 0
 
 

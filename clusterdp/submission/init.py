@@ -1,4 +1,5 @@
-"""`clusterdp init`: writes a train script, its config, and a site profile for all runs on this cluster.
+"""`clusterdp init`: writes a train script, its config, and a site profile for all runs on this cluster. `clusterdp
+configs NAME --to DIR`: writes an example config and its program.
 
 No file is overwritten. The facts about the cluster come from sinfo, scontrol and sacctmgr. If one of these commands
 does not answer, its facts are left out."""
@@ -11,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clusterdp import config as config_module
-from clusterdp.errors import RunError, SlurmError
+from clusterdp.errors import ConfigError, RunError, SlurmError
 from clusterdp.slurm import commands
 from clusterdp.slurm.commands import Association
 from clusterdp.slurm.nodes import NodeGroup
+from clusterdp.submission.render.shipped_files import example_files
 from clusterdp.wording import counted
 
 TIMEOUT_S = 10.0  # timeout of each Slurm command
@@ -61,6 +63,16 @@ def plan(folder: Path) -> list[NewFile]:
     ]
     if site.groups:
         files.append(NewFile(profile or config_module.user_profile(), site_config(site)))
+    return files
+
+
+def plan_example(name: str, folder: str) -> list[NewFile]:
+    """Returns the files of an example config to write into `folder`. Raises ConfigError if a file of the same name, but
+    with other content, is there."""
+    files = [NewFile(Path(folder, source.name), source.read_text()) for source in example_files(name)]
+    for file in files:
+        if file.path.exists() and not (file.path.is_file() and file.path.read_bytes() == file.text.encode()):
+            raise ConfigError(f"--to: {file.path} exists, and is not the file of the example. Name another folder.")
     return files
 
 

@@ -51,6 +51,7 @@ def completed(line: str) -> set[str]:
         ("clusterdp logs runs/first --attempt ", {"1", "all"}),
         ("clusterdp submit train.yaml --sweep params.l", {"params.lr=", "params.layers="}),
         ("clusterdp configs dig", {"digits"}),
+        ("clusterdp configs digits --to ru", {"runs/"}),
         ("clusterdp show --explain checkpoint.keep_", {f"checkpoint.keep_{n}" for n in ("last", "every", "local")}),
     ],
 )

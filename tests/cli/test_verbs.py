@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 
 import clusterdp
 from clusterdp import cli
+from clusterdp.submission.render.shipped_files import find_config
 from tests.benchmarks.startup import finished_run
 
 CONFIG = "command: [echo, hello]\nresources: {time: 5}\n"
@@ -192,6 +194,53 @@ def test_shipped_configs_are_found_from_any_folder(work: Path) -> None:
     refused = run("submit", "configs/nope.yaml").stderr
     assert "no example config of that name: " in refused
     assert "digits" in refused
+
+
+def test_configs_prints_an_example_and_names_its_program_on_stderr(work: Path) -> None:
+    printed = run("configs", "gan")
+    assert yaml.safe_load(printed.stdout)["entry"] == "gan:main"
+    assert printed.stderr == "clusterdp: gan.yaml: needs gan.py. `clusterdp configs gan --to DIR` copies both.\n"
+    assert run("configs", "digits").stderr == ""
+    assert "\nclusterdp configs NAME --to DIR " in run("configs").stdout
+
+
+def test_configs_copies_an_example_with_its_program_and_prints_the_next_command(work: Path) -> None:
+    copied = run("configs", "gan", "--to", "a/my copy")
+    assert copied.stdout.splitlines() == [
+        "wrote  a/my copy/gan.yaml",
+        "wrote  a/my copy/gan.py",
+        "",
+        "Try it here: cd 'a/my copy' && clusterdp submit gan.yaml --cluster local",
+    ]
+    for name in ("gan.yaml", "gan.py"):
+        assert (work / "a/my copy" / name).read_text() == find_config("gan").with_name(name).read_text()
+    assert run("submit", "a/my copy/gan.yaml", "--dry-run").returncode == 2, "no name of a package has a space"
+    shutil.move("a/my copy", "b")
+    assert run("submit", "b/gan.yaml", "--dry-run").returncode == 0
+    assert "entry: b.gan:main " in run("show", "b/gan.yaml").stdout
+    assert sorted(os.listdir("b")) == ["gan.py", "gan.yaml"]
+
+
+def test_configs_copies_a_program_of_two_examples_once(work: Path) -> None:
+    run("configs", "linear", "--to", "x")
+    assert run("configs", "sweep.yaml", "--to", "x").stdout.splitlines()[:2] == [
+        "wrote  x/sweep.yaml",
+        "kept   x/linear.py: it was there",
+    ]
+    assert run("configs", "digits", "--to", ".").stdout.startswith(
+        "wrote  digits.yaml\n\nTry it here: clusterdp submit"
+    )
+
+
+@pytest.mark.parametrize("name", ["gan.yaml", "gan.py"])
+def test_configs_overwrites_no_file_of_the_user(work: Path, name: str) -> None:
+    (work / "x").mkdir()
+    (work / "x" / name).write_bytes(b"\xffmine")
+    refused = run("configs", "gan", "--to", "x")
+    said = f"clusterdp: --to: x/{name} exists, and is not the file of the example. Name another folder.\n"
+    assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", said)
+    assert os.listdir(work / "x") == [name]
+    assert (work / "x" / name).read_bytes() == b"\xffmine"
 
 
 ASCII = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as Python sees many an old locale

@@ -68,7 +68,7 @@ def test_command_lines_of_a_page_are_parsed(page: Path) -> None:
 
 def test_command_lines_in_docstrings_are_parsed() -> None:
     lines = []
-    for module in (ROOT / "clusterdp").rglob("*.py"):
+    for module in (*(ROOT / "clusterdp").rglob("*.py"), *(ROOT / "configs").glob("*.py")):
         nodes = ast.walk(ast.parse(module.read_text()))
         docs = (
             ast.get_docstring(node) for node in nodes if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))

@@ -1,8 +1,8 @@
-"""Finds the example configs and the script templates: in a wheel inside the package, in a checkout beside the
-package."""
+"""Finds the example configs and the script templates: in a wheel in the package, in a checkout beside it."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from clusterdp.errors import ConfigError
@@ -23,3 +23,10 @@ def find_config(name: str) -> Path:
         known = ", ".join(sorted(path.stem for path in configs.glob("*.yaml")))
         raise ConfigError(f"{name}: no such file, and no example config of that name: {known}. Name a YAML file.")
     return path
+
+
+def example_files(name: str) -> list[Path]:
+    """Returns the file of an example config and, if its entry names no package, the program beside the config."""
+    config = find_config(name)
+    module = re.search(r"^entry: (\w+):", config.read_text(), re.MULTILINE)
+    return [config, config.with_name(f"{module[1]}.py")] if module else [config]
