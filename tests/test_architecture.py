@@ -71,7 +71,8 @@ OWNERS = {
     "omegaconf": ("config/",),
     "fsspec": ("storage/",),
     "botocore": ("storage/s3.py",),
-    "paramiko": ("storage/sftp.py",),
+    "sshfs": ("storage/sftp.py",),
+    "asyncssh": ("storage/sftp.py",),
     "cloudpickle": ("train/process/launch.py", "train/process/launched_rank.py"),
     "jinja2": ("submission/render/script.py", "operate/html_page/document.py"),
 }
@@ -95,7 +96,7 @@ MOST_LINES = {
     "rehearse": 8000,
     "rundir": 700,
     "slurm": 1050,
-    "storage": 1550,
+    "storage": 1450,
     "submission": 3100,
     "top": 450,
     "train": 16250,

@@ -35,7 +35,7 @@ __all__ = [
 
 def open_storage(url: str | os.PathLike[str], *, retry_policy: RetryPolicy | None = None, **options: Any) -> Storage:
     """Returns a Storage for a plain path or a URL. Modules for schemes other than `file` are imported when they are
-    used. options: arguments of fsspec's file system for the scheme (endpoint_url=...), or of paramiko's connect() for
+    used. options: arguments of fsspec's file system for the scheme (endpoint_url=...), or of asyncssh's connect() for
     sftp.
     """
     text = os.fspath(url)
@@ -50,8 +50,10 @@ def open_storage(url: str | os.PathLike[str], *, retry_policy: RetryPolicy | Non
 
         return S3Storage(text, policy, options)
     if scheme in ("sftp", "ssh"):
-        from clusterdp.storage.sftp import SftpStorage
+        from clusterdp.storage.url import explained
 
+        with explained(text):
+            from clusterdp.storage.sftp import SftpStorage
         return SftpStorage(text, policy, options)
     from clusterdp.storage.url import UrlStorage
 

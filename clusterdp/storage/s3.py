@@ -68,9 +68,8 @@ class S3Storage(UrlStorage):
 
     def call(self, name: str, operation: str, *, nbytes: int = 0, **arguments: Any) -> dict[str, Any]:
         """Calls an operation of the S3 API on the bucket."""
-        ask = self.fs.call_s3
-        answer: dict[str, Any] = self._ask(name, ask, operation, nbytes=nbytes, Bucket=self.bucket, **arguments)
-        return answer
+        arguments = {"nbytes": nbytes, "Bucket": self.bucket, **arguments}
+        return self._ask(name, "call_s3", operation, **arguments)  # type: ignore[no-any-return]
 
     def judge(self, error: Exception, name: str) -> StorageFault:
         from botocore import exceptions as botocore

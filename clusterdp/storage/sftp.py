@@ -1,310 +1,223 @@
-"""SftpStorage: a folder on another machine, over ssh.
+"""SftpStorage: a folder on another machine, over ssh, through sshfs (fsspec) and asyncssh.
 
 A file is made durable by fsync@openssh.com, which OpenSSH's server has. On any other server only the file's size is
 read back. A folder cannot be synced over SFTP. By the protocol, RENAME does not replace an existing file; OpenSSH's
-server makes a link and removes the old name.
+server makes a link and removes the old name. posix-rename@openssh.com would replace it.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import errno
-import os
+import socket
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import asyncssh
+from fsspec.asyn import sync_wrapper
+from sshfs import SSHFileSystem
+
 from clusterdp.errors import ConfigError
 from clusterdp.storage.address import masked
-from clusterdp.storage.base import RangeReader, Readable, Storage, already_there, checked, temporary_name
+from clusterdp.storage.base import already_there, temporary_name
 from clusterdp.storage.retry import RetryPolicy, StorageFault
+from clusterdp.storage.url import UrlStorage
 
 T = TypeVar("T")
-_PIECE = 1 << 20
+_LOST = (
+    *(asyncssh.DisconnectError, asyncssh.ChannelOpenError, asyncssh.SFTPNoConnection, asyncssh.SFTPConnectionLost),
+    *(ConnectionError, EOFError),
+)
+_UNREACHABLE = {errno.EHOSTUNREACH, errno.ENETUNREACH, None}  # asyncio has no number if several addresses have failed
+_FINAL = (asyncssh.KeyExchangeFailed, asyncssh.ProtocolNotSupported, asyncssh.IllegalUserName)
+_HOST_KEY = "its host key is not the one in ~/.ssh/known_hosts. Connect with `ssh` once, and look at the key"
+_LOGIN = "the server does not let this user in. Check that `ssh` to it works from this node without a question"
 
 
-class SftpStorage(Storage):
-    parallel = 8
-
+class SftpStorage(UrlStorage):
     def __init__(self, url: str, retry_policy: RetryPolicy, options: Mapping[str, Any]):
         self.url = masked(url).rstrip("/")
         self.retry_policy = retry_policy
-        self.root = PurePosixPath(unquote(urlsplit(url).path) or "/")
-        self._sessions = Sessions(url, self.retry_policy.timeout_s, options)
+        self.root = unquote(urlsplit(url).path).rstrip("/")
+        self._had_password = masked(url) != url
+        alive = {"keepalive_interval": retry_policy.timeout_s / 3, "keepalive_count_max": 3}
+        self._connect_to = alive | _target(url) | dict(options)
+        self._lock = threading.Lock()
+        self.fs: Any = None
 
     def _path(self, name: str) -> str:
-        return str(self.root / checked(name))
-
-    def _ask(self, name: str, ask: Callable[[Any], T]) -> T:
-        """Calls `ask` with a client, and returns the result. If the connection is lost, `ask` is called again with a
-        new client."""
-
-        def once() -> T:
-            with self._sessions.session() as client:
-                return ask(client)
-
-        return self.retry_policy.call(once, lambda error: self._judge(error, name))
-
-    def _judge(self, error: Exception, name: str) -> StorageFault:
-        import paramiko
-
-        url = f"{self.url}/{name}" if name else self.url
-        text = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
-        if isinstance(error, (paramiko.AuthenticationException, paramiko.PasswordRequiredException)):
-            why = "the server does not let this user in. Check that `ssh` to it works from this node without a question"
-            return StorageFault(OSError(errno.EACCES, f"{why} (checkpoint.url)", url), transient=False)
-        if isinstance(error, paramiko.BadHostKeyException) or "not found in known_hosts" in text:
-            why = "its host key is not the one in ~/.ssh/known_hosts. Connect with `ssh` once, and look at the key"
-            return StorageFault(OSError(errno.EACCES, f"{why} (checkpoint.url)", url), transient=False)
-        if isinstance(error, TimeoutError):
-            return StorageFault(OSError(errno.ETIMEDOUT, "the server does not answer", url), transient=True)
-        if isinstance(error, OSError) and "Name or service not known" in text:
-            return StorageFault(OSError(errno.EIO, f"{text}. Check the host in checkpoint.url", url), transient=False)
-        lost = (paramiko.SSHException, paramiko.ssh_exception.NoValidConnectionsError, EOFError, ConnectionError)
-        if isinstance(error, lost) or text == "Socket is closed":
-            return StorageFault(OSError(errno.ECONNRESET, f"no connection ({text})", url), transient=True)
-        if isinstance(error, OSError):
-            if error.errno is None:  # SFTP has one code for all errors that have no code of their own
-                text = f"the server says {text!r}, which may be a full disk or quota"
-            return StorageFault(OSError(error.errno or errno.EIO, error.strerror or text, url), transient=False)
-        return StorageFault(OSError(errno.EIO, f"{type(error).__name__}: {text}", url), transient=False)
-
-    def list(self, folder: str = "") -> list[str]:
-        path = self._path(folder)
-        try:
-            return sorted(self._ask(folder, lambda client: client.listdir(path)))
-        except FileNotFoundError:  # OpenSSH also gives this answer if the folder is a file
-            return []
-
-    def _stat(self, name: str) -> Any:
-        path = self._path(name)
-        return self._ask(name, lambda client: client.lstat(path))
-
-    def size(self, name: str) -> int:
-        return int(self._stat(name).st_size)
-
-    def modified(self, name: str) -> float:
-        return float(self._stat(name).st_mtime)
+        return super()._path(name) or "/"
 
     @contextmanager
-    def open(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Readable]:
-        found = self._stat(name)
-        if not stat.S_ISREG(found.st_mode):  # clusterdp makes no links; a link may lead anywhere
-            raise OSError(errno.ELOOP, "not a file, and symbolic links are not followed", f"{self.url}/{name}")
-        yield RangeReader(lambda first, last: self._range(name, first, min(last, found.st_size)), start, stop)
+    def _session(self) -> Iterator[Any]:
+        """Yields the connected file system. All threads share a connection. A connection that was lost, or has not
+        answered in time, is not used again."""
+        fs = self.fs or self._connected()
+        try:
+            yield fs
+        except Exception as error:
+            if self.judge(error, "").transient:
+                if self.fs is fs:
+                    self.fs = None
+                fs.loop.call_soon_threadsafe(fs.client.abort)
+            raise
 
-    def _range(self, name: str, start: int, stop: int) -> bytes:
-        path = self._path(name)
-        if stop <= start:
-            return b""
+    def _connected(self) -> Any:
+        limit_s = self.retry_policy.timeout_s
+        if not self._lock.acquire(timeout=limit_s):  # another thread waits for the server
+            raise TimeoutError
+        try:
+            if self.fs is None:
+                names = {"path_errors": "surrogateescape"}  # as Python lists a folder
+                self.fs = SshFileSystem(
+                    **self._connect_to, timeout=limit_s, sftp_client_kwargs=names, skip_instance_cache=True
+                )
+            return self.fs
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and not error.filename:
+                raise
+            # The error is not ENOENT, because a missing file would mean a damaged checkpoint, or no checkpoint yet.
+            why = f"{error}. See ~/.ssh: each IdentityFile and ProxyCommand of config, each line of known_hosts"
+            raise OSError(errno.ENXIO, why) from error
+        finally:
+            self._lock.release()
 
-        def fetch(client: Any) -> bytes:
-            # All requests for one piece of the file, of 32 KiB each, are sent at once. With the requests for the whole
-            # file, paramiko would take minutes, because it searches all open requests at every answer.
-            pieces = [(at, min(_PIECE, stop - at)) for at in range(start, stop, _PIECE)]
-            with client.open(path, "rb") as file:
-                return b"".join(data for piece in pieces for data in file.readv([piece]))
+    def limit_s(self, nbytes: int) -> float:
+        """A slow network is not a silent server: 64 KiB a second are enough. Keep-alive messages find a lost server."""
+        return super().limit_s(16 * nbytes)
 
-        return self._ask(name, fetch)
+    def judge(self, error: Exception, name: str) -> StorageFault:
+        url = f"{self.url}/{name}" if name else self.url
+        text = getattr(error, "reason", "") or getattr(error, "strerror", "") or str(error) or type(error).__name__
+
+        def fault(number: int, why: str, transient: bool = False) -> StorageFault:
+            return StorageFault(OSError(number, why, url), transient)
+
+        if isinstance(error, asyncssh.HostKeyNotVerifiable):
+            return fault(errno.EACCES, f"{_HOST_KEY} (checkpoint.url)")
+        if isinstance(error.__cause__ or error, asyncssh.PermissionDenied):
+            return fault(errno.EACCES, f"{_LOGIN} (checkpoint.url)")
+        if isinstance(error, socket.gaierror):
+            return fault(errno.EIO, f"{text}. Check the host in checkpoint.url")
+        if isinstance(error, asyncssh.SFTPNoSuchFile):
+            return fault(errno.ENOENT, "not there")
+        if isinstance(error, asyncssh.SFTPPermissionDenied):
+            return fault(errno.EACCES, "access denied. Check the owner and the mode of the folder in checkpoint.url")
+        unreachable = isinstance(error, OSError) and error.errno in _UNREACHABLE and not isinstance(error, TimeoutError)
+        if isinstance(error, _LOST) or unreachable or "create any SFTP connections" in text:
+            return fault(errno.ECONNRESET, f"no connection ({text})", transient=not isinstance(error, _FINAL))
+        if isinstance(error, asyncssh.SFTPError):  # SFTP has one code for all errors that have no code of their own
+            return fault(errno.EIO, f"the server says {text!r}, which may be a full disk or quota")
+        if isinstance(error, OSError) and error.errno is not None:
+            return fault(error.errno, text)
+        return super().judge(error, name)
 
     def make_folder(self, folder: str) -> None:
-        path = PurePosixPath(self._path(folder))
-        self._ask(folder, lambda client: _make_folders(client, path))
+        if not self._exists(folder):
+            super().make_folder(folder)
 
     def write(self, name: str, chunks: Iterable[memoryview]) -> None:
-        self._create(self._path(name), name, chunks)
-
-    def _create(self, path: str, name: str, chunks: Iterable[memoryview]) -> None:
-        tries = 0
-
-        def create(client: Any) -> None:
-            nonlocal tries
-            tries += 1
-            try:
-                client.open(path, "x").close()
-            except OSError:
-                found = _lstat(client, path)
-                if found is None:
-                    raise
-                if tries == 1 or found.st_size:  # else an earlier try created it, and its answer was lost
-                    raise already_there(f"{self.url}/{name}") from None
-
-        self._ask(name, create)
-        total = 0
+        path, total = self._path(name), 0
+        self._ask(name, "create", path, [])
         for chunk in chunks:
-            self._ask(name, lambda client, chunk=chunk, at=total: _write_at(client, path, at, chunk))  # type: ignore[misc]
+            self._ask(name, "write_at", path, total, chunk, nbytes=len(chunk))
             total += len(chunk)
-        self._ask(name, lambda client: _sync(client, path))
-        arrived = self._ask(name, lambda client: client.lstat(path)).st_size
-        if arrived != total:
-            raise OSError(errno.EIO, f"{arrived} of {total} bytes arrived", f"{self.url}/{name}")
+        self._ask(name, "fsync", path)
+        self._check_size(name, total)
 
-    def publish(self, name: str, data: bytes) -> None:
-        path = self._path(name)
-        folder, _, file = path.rpartition("/")
-        temporary = f"{folder}/{temporary_name(file)}"
-        self._ask(name, lambda client: _remove(client, temporary))
+    def _put(self, name: str, data: bytes) -> None:
+        folder, slash, file = name.rpartition("/")
+        temporary = f"{folder}{slash}{temporary_name(file)}"
+        self.remove(temporary)
         try:
-            self._create(temporary, name, [memoryview(data)])
-            try:
-                self._ask(name, lambda client: _rename(client, temporary, path))
-            except FileExistsError:
-                # If an answer was lost and the request repeated, the existing file is our own. No two published files
-                # are equal.
-                if self.read(name) != data:
-                    raise already_there(f"{self.url}/{name}") from None
+            self.write(temporary, [memoryview(data)])
+            self._ask(name, "rename", self._path(temporary), self._path(name))
         finally:
             with suppress(OSError):  # a leftover file is harmless; keeps the first error
-                self._ask(name, lambda client: _remove(client, temporary))
+                self.remove(temporary)
 
     def remove(self, name: str) -> None:
-        path = self._path(name)
         folder = name.rpartition("/")[0]
-        found = self._ask(folder, lambda client: _lstat(client, self._path(folder))) if folder else None
-        if found is not None and stat.S_ISLNK(found.st_mode):
-            raise OSError(errno.ELOOP, f"{folder} is a link, and what it leads to is left alone")
-        self._ask(name, lambda client: _remove(client, path))
+        with suppress(FileNotFoundError):
+            if folder and self._ask(folder, "info", self._path(folder))["type"] == "link":
+                raise OSError(errno.ELOOP, f"{folder} is a link, and what it leads to is left alone")
+        super().remove(name)
 
-    def remove_folder(self, folder: str) -> None:
-        path = self._path(folder)
-        with suppress(OSError):
-            self._ask(folder, lambda client: client.rmdir(path))
+    def forget(self, name: str) -> None:
+        pass  # sshfs has no cache
 
 
-def _lstat(client: Any, path: str) -> Any:
-    try:
-        return client.lstat(path)
-    except FileNotFoundError:
-        return None
+class SshFileSystem(SSHFileSystem):  # type: ignore[misc]
+    """sshfs, but no file is replaced, no link is followed, and a file reaches the disk. sshfs reads whole files where a
+    range is asked for, and its rmdir() does nothing."""
 
+    async def _info(self, path: str, **_: Any) -> dict[str, Any]:
+        async with self._pool.get() as sftp:
+            return dict(self._decode_attributes(await sftp.lstat(path)), name=path)
 
-def _make_folders(client: Any, path: PurePosixPath) -> None:
-    missing = []
-    for each in (path, *path.parents):
-        if _lstat(client, str(each)) is not None:
-            break
-        missing.append(str(each))
-    for name in reversed(missing):
-        try:
-            client.mkdir(name)
-        except OSError:
-            if _lstat(client, name) is None:  # else another rank made the folder first
+    async def _cat_file(self, path: str, start: int = 0, end: int = 0, **_: Any) -> bytes:
+        async with self._pool.get() as sftp:
+            if not stat.S_ISREG((await sftp.lstat(path)).permissions):  # clusterdp makes no links
+                raise OSError(errno.ELOOP, "not a file, and symbolic links are not followed")
+            async with sftp.open(path, "rb") as file:
+                data: bytes = await _uncancelled(file.read(end - start, start))
+                return data
+
+    async def _create(self, path: str, tries: list[str]) -> None:
+        tries.append(path)
+        async with self._pool.get() as sftp:
+            try:
+                async with sftp.open(path, "xb"):
+                    pass
+            except _LOST:
+                raise
+            except asyncssh.SFTPError as error:
+                try:
+                    found = await sftp.lstat(path)
+                except asyncssh.SFTPNoSuchFile:
+                    raise error from None
+                if len(tries) == 1 or found.size:  # else an earlier try created it, and its answer was lost
+                    raise already_there(path) from None
+
+    async def _write_at(self, path: str, at: int, data: memoryview) -> None:
+        async with self._pool.get() as sftp, sftp.open(path, "r+b") as file:
+            await _uncancelled(file.write(data, at))
+
+    async def _fsync(self, path: str) -> None:
+        async with self._pool.get() as sftp, sftp.open(path, "r+b") as file:
+            with suppress(asyncssh.SFTPOpUnsupported):
+                await file.fsync()
+
+    async def _rename(self, old: str, new: str) -> None:
+        async with self._pool.get() as sftp:
+            try:
+                await sftp.rename(old, new)
+            except _LOST:
+                raise
+            except asyncssh.SFTPError:
+                if await sftp.lexists(new):
+                    raise already_there(new) from None
                 raise
 
-
-def _write_at(client: Any, path: str, at: int, chunk: memoryview) -> None:
-    with client.open(path, "r+b") as file:
-        file.seek(at)
-        file.set_pipelined(True)  # one round trip for a chunk, not for each 32 KiB of it
-        file.write(chunk)
-        while file._reqs:  # paramiko leaves the last answers unread; one may report a full disk
-            client._read_response(file._reqs.popleft())
+    create, write_at, fsync = sync_wrapper(_create), sync_wrapper(_write_at), sync_wrapper(_fsync)
+    rename, rmdir = sync_wrapper(_rename), sync_wrapper(SSHFileSystem._rmdir)
 
 
-def _sync(client: Any, path: str) -> None:
-    from paramiko.sftp import CMD_EXTENDED
-
-    with client.open(path, "r+b") as file:
-        try:
-            client._request(CMD_EXTENDED, "fsync@openssh.com", file.handle)
-        except OSError as error:
-            if "unsupported" not in str(error).lower():
-                raise
+async def _uncancelled(requests: Coroutine[Any, Any, T]) -> T:
+    """Awaits requests that a time-out does not cancel, because asyncio would print a traceback for each of them. They
+    end with the connection."""
+    task = asyncio.ensure_future(requests)
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    return await asyncio.shield(task)
 
 
-def _rename(client: Any, old: str, new: str) -> None:
-    try:
-        client.rename(old, new)
-    except OSError:
-        if _lstat(client, new) is not None:
-            raise FileExistsError(errno.EEXIST, "already there", new) from None
-        raise
-
-
-def _remove(client: Any, path: str) -> None:
-    with suppress(FileNotFoundError):
-        client.remove(path)
-
-
-class Sessions:
-    """Opens SSH sessions with the user's settings of ssh: ~/.ssh/config, known_hosts, the agent and the keys."""
-
-    def __init__(self, url: str, timeout_s: float, options: Mapping[str, Any]):
-        try:
-            import paramiko
-        except ImportError as error:
-            raise ConfigError(
-                f"checkpoint.url: {masked(url)} needs a package that is not installed: pip install 'clusterdp[sftp]'"
-            ) from error
-        self._paramiko = paramiko
-        self._timeout_s = timeout_s
-        self._connect_to = _target(url, paramiko) | dict(options)
-        self._trusting = self._connect_to.pop("trusting")
-        self._proxy = self._connect_to.pop("proxy")
-        self._lock = threading.Lock()
-        self._idle: list[Any] = []
-        self._process = os.getpid()
-
-    @contextmanager
-    def session(self) -> Iterator[Any]:
-        """Yields a client that no other caller uses meanwhile. A session that has failed to answer is not used
-        again."""
-        if os.getpid() != self._process:  # after a fork, the parent process uses the connections
-            raise OSError(errno.EINVAL, "this process was forked from the one that opened it. Open it anew here")
-        with self._lock:
-            client = self._idle.pop() if self._idle else None
-        if client is None:
-            client = self._connect()
-        try:
-            yield client
-        except OSError as error:
-            if _is_an_answer(error):
-                self._idle.append(client)
-            else:
-                self._end(client)
-            raise
-        except BaseException:
-            self._end(client)
-            raise
-        self._idle.append(client)
-
-    def _connect(self) -> Any:
-        ssh = self._paramiko.SSHClient()
-        ssh.load_system_host_keys()
-        with contextlib.suppress(OSError):
-            ssh.load_system_host_keys("/etc/ssh/ssh_known_hosts")
-        policy = self._paramiko.AutoAddPolicy if self._trusting else self._paramiko.RejectPolicy
-        ssh.set_missing_host_key_policy(policy())
-        limits = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), self._timeout_s)
-        proxy = {"sock": self._paramiko.ProxyCommand(self._proxy)} if self._proxy else {}
-        try:
-            ssh.connect(**(limits | proxy | self._connect_to))
-            client = ssh.open_sftp()
-            client.get_channel().settimeout(self._timeout_s)
-        except BaseException:
-            ssh.close()
-            raise
-        client.ssh = ssh  # _end() closes the SSH client, too
-        return client
-
-    def _end(self, client: Any) -> None:
-        with contextlib.suppress(Exception):
-            client.ssh.close()
-
-
-def _is_an_answer(error: OSError) -> bool:
-    """Returns whether the error is an answer of the server: paramiko raises OSError for a refusal, but also if no
-    answer comes."""
-    return not isinstance(error, (TimeoutError, ConnectionError)) and error.args[:1] != ("Socket is closed",)
-
-
-def _target(url: str, paramiko: Any) -> dict[str, Any]:
-    """Returns the arguments of connect(), with two additions: `proxy` is the command to connect through, and `trusting`
-    is True if unknown hosts are trusted."""
+def _target(url: str) -> dict[str, Any]:
+    """Returns the arguments of asyncssh's connect() that are not in ~/.ssh/config."""
     parts = urlsplit(url)
     try:
         host, port = parts.hostname, parts.port
@@ -312,26 +225,35 @@ def _target(url: str, paramiko: Any) -> dict[str, Any]:
         host = port = None
     if not host:
         raise ConfigError(f"checkpoint.url: {masked(url)} has no host. Write sftp://user@host:port/folder.")
-    known = _configured(paramiko, host)
-    target: dict[str, Any] = {"hostname": known.get("hostname", host), "port": port or int(known.get("port", 22))}
-    user = unquote(parts.username) if parts.username else known.get("user")
-    if user:
-        target["username"] = user
+    target: dict[str, Any] = {"host": host}
+    if port:
+        target["port"] = port
+    if parts.username:
+        target["username"] = unquote(parts.username)
+    try:
+        config: Any = asyncssh.SSHClientConnectionOptions(**target, client_keys=None, config=()).config
+    except ValueError as error:
+        raise ConfigError(f"{error}. checkpoint.url: {masked(url)} is read with it.") from error
     if parts.password is not None:
         target["password"] = unquote(parts.password)
-    if keys := [path for path in known.get("identityfile", []) if Path(path).expanduser().is_file()]:
-        target["key_filename"] = keys
-    target["proxy"] = known.get("proxycommand")
-    target["trusting"] = known.get("stricthostkeychecking", "ask") in ("no", "off", "accept-new")
-    return target
+    target["known_hosts"] = _known_keys(
+        [
+            *config.get("UserKnownHostsFile", ["~/.ssh/known_hosts"]),
+            *config.get("GlobalKnownHostsFile", ["/etc/ssh/ssh_known_hosts"]),
+        ]
+    )
+    if keys := config.get("IdentityFile"):  # asyncssh raises an error for a missing file, which ssh passes over
+        target["client_keys"] = _files(keys)
+    # By default, asyncssh offers only types of known keys, and a server without such a key ends the connection.
+    target["server_host_key_algs"] = config.get("HostKeyAlgorithms", "+*")
+    return target | {"ignore_encrypted": True}
 
 
-def _configured(paramiko: Any, host: str) -> Mapping[str, Any]:
-    path = Path("~/.ssh/config").expanduser()
-    if not path.is_file():
-        return {}
-    try:
-        found: Mapping[str, Any] = paramiko.SSHConfig.from_path(path).lookup(host)
-    except (paramiko.ConfigParseError, ImportError) as error:
-        raise ConfigError(f"{path}: {error}. checkpoint.url is read with it.") from error
-    return found
+def _known_keys(paths: Iterable[str]) -> Callable[..., Any]:
+    """Returns what looks up a host's keys at each connection. sshfs would accept any key, asyncssh any known key of the
+    host's address."""
+    return lambda host, address, port: asyncssh.read_known_hosts(_files(paths)).match(host, "", port)
+
+
+def _files(paths: Iterable[str]) -> list[str]:
+    return [str(path) for each in paths if (path := Path(each).expanduser()).is_file()]

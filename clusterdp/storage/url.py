@@ -1,22 +1,21 @@
-"""UrlStorage: a storage at any URL that fsspec knows. S3 and SFTP have classes of their own, which are better (s3.py,
+"""UrlStorage: a storage at any URL that fsspec knows. S3 and SFTP have subclasses, which promise more (s3.py,
 sftp.py)."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from clusterdp.errors import ConfigError
 from clusterdp.storage.address import masked
 from clusterdp.storage.base import RangeReader, Readable, Storage, already_there, checked
 from clusterdp.storage.retry import RetryPolicy, StorageFault
 
-T = TypeVar("T")
 _SLOWEST = 1 << 20  # bytes a second; a server that is slower counts as silent
 # Schemes that need a package: scheme -> extra. fsspec itself names the package for other schemes.
-_EXTRAS = {"s3": "s3", "s3a": "s3"}
+_EXTRAS = {"s3": "s3", "s3a": "s3", "sftp": "sftp", "ssh": "sftp"}
 
 
 class UrlStorage(Storage):
@@ -29,18 +28,26 @@ class UrlStorage(Storage):
         self.url = masked(url).rstrip("/")
         self.retry_policy = retry_policy
         self._had_password = masked(url) != url
-        self.fs, root = _filesystem(url, self.url, options)
+        self.fs, root = _filesystem(url, options)
         self.root = root.rstrip("/")
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}" if checked(name) else self.root
 
-    def _ask(self, name: str, call: Callable[..., T], *args: Any, nbytes: int = 0, **options: Any) -> T:
-        """Sends a request to the server, and repeats the request as the retry policy allows. The request must be safe
-        to repeat."""
-        if self.fs.async_impl:
-            options["timeout"] = self.limit_s(nbytes)
-        return self.retry_policy.call(lambda: call(*args, **options), lambda error: self.judge(error, name))
+    @contextmanager
+    def _session(self) -> Iterator[Any]:
+        yield self.fs
+
+    def _ask(self, name: str, call: str, *args: Any, nbytes: int = 0, **options: Any) -> Any:
+        """Calls a method of the file system, and repeats the call as the retry policy allows. The call must be safe to
+        repeat."""
+
+        def once() -> Any:
+            with self._session() as fs:
+                limit = {"timeout": self.limit_s(nbytes)} if fs.async_impl else {}
+                return getattr(fs, call)(*args, **limit, **options)
+
+        return self.retry_policy.call(once, lambda error: self.judge(error, name))
 
     def limit_s(self, nbytes: int) -> float:
         return self.retry_policy.timeout_s + nbytes / _SLOWEST
@@ -70,17 +77,17 @@ class UrlStorage(Storage):
 
     def list(self, folder: str = "") -> list[str]:
         try:
-            entries = self._ask(folder, self.fs.ls, self._path(folder), detail=False)
+            entries = self._ask(folder, "ls", self._path(folder), detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
         # Some file systems list a file as its own content.
         return sorted({e.rstrip("/").rpartition("/")[2] for e in entries if e.rstrip("/") != self._path(folder)})
 
     def size(self, name: str) -> int:
-        return int(self._ask(name, self.fs.size, self._path(name)))
+        return int(self._ask(name, "size", self._path(name)))
 
     def modified(self, name: str) -> float:
-        return float(self._ask(name, self.fs.modified, self._path(name)).timestamp())
+        return float(self._ask(name, "modified", self._path(name)).timestamp())
 
     @contextmanager
     def open(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Readable]:
@@ -88,14 +95,14 @@ class UrlStorage(Storage):
 
     def _range(self, name: str, start: int, stop: int) -> bytes:
         """Returns the bytes [start, stop), or fewer at the end of the file."""
-        data: bytes = self._ask(name, self.fs.cat_file, self._path(name), start=start, end=stop, nbytes=stop - start)
+        data: bytes = self._ask(name, "cat_file", self._path(name), start=start, end=stop, nbytes=stop - start)
         return data
 
     def read(self, name: str, limit: int | None = None) -> bytes:
         return self._range(name, 0, self.size(name) if limit is None else limit)
 
     def make_folder(self, folder: str) -> None:
-        self._ask(folder, self.fs.makedirs, self._path(folder), exist_ok=True)
+        self._ask(folder, "makedirs", self._path(folder), exist_ok=True)
 
     def write(self, name: str, chunks: Iterable[memoryview]) -> None:
         if self._exists(name):
@@ -154,21 +161,21 @@ class UrlStorage(Storage):
 
     def remove(self, name: str) -> None:
         with suppress(FileNotFoundError):
-            self._ask(name, self.fs.rm_file, self._path(name))
+            self._ask(name, "rm_file", self._path(name))
 
     def remove_folder(self, folder: str) -> None:
         with suppress(OSError):
-            self._ask(folder, self.fs.rmdir, self._path(folder))
+            self._ask(folder, "rmdir", self._path(folder))
 
     def forget(self, name: str) -> None:
         self.fs.invalidate_cache()
 
 
-def _filesystem(url: str, shown: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+def _filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Returns fsspec's file system for the URL, and the path in this file system."""
     import fsspec  # imported here: takes 30 ms, and a plain path needs no fsspec
 
-    with _explained(url, shown):
+    with explained(url):
         return fsspec.core.url_to_fs(url, use_listings_cache=False, **options)  # type: ignore[no-any-return]
 
 
@@ -177,16 +184,17 @@ def check_scheme(url: str) -> None:
     nothing."""
     import fsspec
 
-    with _explained(url, masked(url)):
+    with explained(url):
         for scheme in url.partition("://")[0].split("::"):  # schemes may be nested: simplecache::gs
             fsspec.get_filesystem_class(scheme)
 
 
 @contextmanager
-def _explained(url: str, shown: str) -> Iterator[None]:
+def explained(url: str) -> Iterator[None]:
+    """Turns errors of an import, or of fsspec, into a ConfigError that names the package to install."""
     import fsspec
 
-    scheme = url.partition("://")[0]
+    scheme, shown = url.partition("://")[0], masked(url)
     try:
         yield
     except ImportError as error:

@@ -10,8 +10,8 @@ from clusterdp.config import Config
 from clusterdp.errors import ConfigError
 
 # module -> the extra of clusterdp that installs the module
-EXTRAS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "s3fs": "s3", "paramiko": "sftp"}
-SCHEMES = {"s3": "s3fs", "s3a": "s3fs", "sftp": "paramiko", "ssh": "paramiko"}
+EXTRAS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "s3fs": "s3", "sshfs": "sftp"}
+SCHEMES = {"s3": "s3fs", "s3a": "s3fs", "sftp": "sshfs", "ssh": "sshfs"}
 
 
 def check_installed(config: Config) -> None:

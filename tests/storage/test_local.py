@@ -75,5 +75,5 @@ def test_local_remove_under_a_symlinked_root_deletes_files_and_links(tmp_path: P
 
 def test_open_storage_of_a_plain_path_imports_no_fsspec() -> None:
     program = "import sys, clusterdp.storage as s; s.open_storage('/x'); s.open_storage('file:///x'); "
-    program += "assert not sys.modules.keys() & {'fsspec', 'asyncio', 's3fs', 'paramiko', 'concurrent.futures'}"
+    program += "assert not sys.modules.keys() & {'fsspec', 'asyncio', 's3fs', 'asyncssh', 'concurrent.futures'}"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -56,7 +56,7 @@ def test_missing_storage_package_is_an_error_with_the_package_to_install() -> No
 import sys
 from clusterdp.storage import open_storage
 from clusterdp.errors import ConfigError
-sys.modules |= {"s3fs": None, "paramiko": None, "gcsfs": None}  # an import of None fails
+sys.modules |= {"s3fs": None, "sshfs": None, "gcsfs": None}  # an import of None fails
 for url in "s3://bucket/run", "sftp://host/run", "gs://bucket/run":
     try:
         open_storage(url)
