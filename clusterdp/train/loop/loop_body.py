@@ -106,7 +106,8 @@ def _live(
     exceptions are left out."""
     names = dict.fromkeys(name for each in accesses for _, name in each)
     bits = {name: 1 << number for number, name in enumerate(names)}  # sets as numbers: a function may have 10,000 lines
-    jumps = {*dis.hasjrel, *dis.hasjabs}
+    # SETUP_*: jumps to a handler, in Python 3.10
+    jumps = {code for code in (*dis.hasjrel, *dis.hasjabs) if not dis.opname[code].startswith("SETUP_")}
     live, changed = [0] * (len(instructions) + 1), True
     while changed:
         changed = False
