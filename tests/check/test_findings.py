@@ -452,6 +452,7 @@ def test_job_over_a_qos_limit_of_cpu_minutes_is_an_error(
     [
         ({"exclusive": True}, {}, "resources.exclusive"),
         ({}, {"OverSubscribe=NO": "OverSubscribe=EXCLUSIVE"}, "resources.partition"),
+        ({}, {"OverSubscribe=NO": "Exclusive=NODE OverSubscribe=NO"}, "resources.partition"),
         ({}, {}, None),
     ],
 )

@@ -96,7 +96,9 @@ class Limits:
         """Returns the requested CPUs, or all CPUs of the smallest nodes if no other job may run on the same nodes."""
         is_exclusive = self.subject.config.resources.exclusive
         asked, whole = nodes * self.subject.cpus_per_node, 0
-        if is_exclusive or self.cluster.partitions.get(self.partition, {}).get("OverSubscribe") == "EXCLUSIVE":
+        partition = self.cluster.partitions.get(self.partition, {})
+        # since 26.05, OverSubscribe=EXCLUSIVE is shown as Exclusive=NODE
+        if is_exclusive or "EXCLUSIVE" in partition.get("OverSubscribe", "") or partition.get("Exclusive") == "NODE":
             there = (group.cpus for group in self.cluster.groups if group.partition == self.partition)
             whole = nodes * min(there, default=0)
         if whole <= asked:
