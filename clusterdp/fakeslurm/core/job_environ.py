@@ -369,7 +369,7 @@ def of_task(
         "SLURM_NODEID": str(node_index),
         "SLURM_PROCID": str(rank),
     }
-    if bind and len(ranks) > 1:
+    if bind and (len(ranks) > 1 or release.binds_single_tasks):
         found["SLURMD_TRES_BIND"] = f"{release.gpu_in_bind}:{bind}"
     if gpus:
         found |= {"SLURM_STEP_GPUS": _list(gpus), **gpu_variables(gpus, len(on_node))}
