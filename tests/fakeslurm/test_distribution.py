@@ -55,7 +55,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     build = ["install", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(site), str(FOLDER)]
     subprocess.run([*pip, *build], check=True)
-    for name in ("pytest", "pluggy", "iniconfig", "packaging", "pygments"):
+    of_old_python = ("exceptiongroup", "tomli", "typing_extensions") if sys.version_info < (3, 11) else ()
+    for name in ("pytest", "pluggy", "iniconfig", "packaging", "pygments", *of_old_python):
         for file in distribution(name).files or ():
             top = file.parts[0]
             if top not in ("..", "__pycache__") and not (site / top).exists():
