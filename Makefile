@@ -43,6 +43,7 @@ test-slurm: $(stamp)
 	$(in-release) $(bin)/python -m pytest -n 2 --dist worksteal -m "slurm and not long and not gpu"
 
 # In an environment of its own, with torch as plain pip brings it (CUDA's libraries and all: 6 GB).
+# -W default: old libraries warn of what newer ones deprecate.
 BOUND ?= lowest
 bound := build/$(BOUND)
 test-bound:
@@ -50,7 +51,7 @@ test-bound:
 	@$(bound)/bin/python -m pip --quiet install uv
 	$(bound)/bin/uv pip install --quiet --python $(bound)/bin/python \
 	  --resolution $(if $(filter lowest,$(BOUND)),lowest-direct,highest) --editable '.[dev]'
-	$(bound)/bin/python -m pytest -n 4 --dist worksteal -m "not slurm and not slow and not gpu"
+	$(bound)/bin/python -m pytest -W default -n 4 --dist worksteal -m "not slurm and not slow and not gpu"
 
 test-all: lint lint-tests
 	@$(MAKE) docs

@@ -66,6 +66,7 @@ def _in_text(name: str, curve: Curve, resumed: Sequence[tuple[int, int]], column
         raise ConfigError(f"plot: plotext {INSTALL} Or write a picture: -o FILE.png") from None
     plotext.clear_figure()
     plotext.theme("clear")
+    plotext.limit_size(False, False)  # a terminal that says 0 rows would get an empty plot
     plotext.plotsize(columns, ROWS)
     kept = curve.kept
     steps = [line.steps for line in (kept, *(line for _, line in curve.again))]
