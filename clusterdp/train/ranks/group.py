@@ -51,12 +51,7 @@ class Group:
     @classmethod
     @checked
     def start(
-        cls,
-        place: Rendezvous,
-        *,
-        backend: str | None = None,
-        timeout_s: float = 1800.0,
-        meet_s: float = math.inf,
+        cls, place: Rendezvous, *, backend: str | None = None, timeout_s: float = 1800.0, meet_s: float = math.inf
     ) -> Group:
         """Starts the group. Collective. Raises RendezvousError (PortTaken on rank 0) if the ranks cannot meet, or if
         torch sees none of the GPUs that Slurm gave this rank; ConfigError if torch is built for CPUs.
