@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 from collections import deque, namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy
@@ -96,6 +98,25 @@ def test_generator_of_an_object_hides_the_generator_of_its_class() -> None:
     own = Own()
     own.draws = random.Random(12)
     assert generators_of(own) == {"draws": own.draws}
+
+
+def test_living_disturbs_no_thread_filling_a_tuple() -> None:
+    errors, is_over = list[SystemError](), threading.Event()
+
+    def fill() -> None:
+        while not is_over.is_set():
+            try:
+                tuple(number for number in range(200))
+            except SystemError as error:
+                errors.append(error)
+
+    with ThreadPoolExecutor(1) as pool:
+        filling = pool.submit(fill)
+        for _ in range(40):
+            generators.living(torch.optim.Optimizer)
+        is_over.set()
+        filling.result(10)
+    assert errors == []
 
 
 def test_living_finds_optimizers_of_before_a_freeze() -> None:

@@ -37,12 +37,17 @@ def generators_of(holder: Any) -> dict[str, Any]:
 
 
 def living(*wanted: type) -> list[Any]:
-    """Returns all objects of some classes that the garbage collector knows. Each class is asked once, because the bases
-    of 300,000 objects take 100 ms."""
-    things = gc.get_objects()  # never within a list display: its list would hold itself, and all objects with it
-    things += [thing for ref in _frozen if (thing := ref()) is not None]
-    kinds = {cls for cls in set(map(type, things)) if issubclass(cls, wanted)}
-    return [thing for thing in things if type(thing) in kinds] if kinds else []
+    """Returns all objects of some classes, written in Python, that the garbage collector knows: they refer to their
+    classes.
+
+    gc.get_objects() would also return the tuples that other threads are filling. While somebody else holds such a
+    tuple, CPython raises SystemError in that thread."""
+    kinds = [*wanted]
+    for kind in kinds:  # grows
+        kinds += type.__subclasses__(kind)
+    things = [*gc.get_referrers(*kinds), *(thing for ref in _frozen if (thing := ref()) is not None)]
+    known = {*kinds}
+    return [thing for thing in things if type(thing) in known]
 
 
 def note_before_freeze() -> None:
