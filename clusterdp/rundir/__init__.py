@@ -7,7 +7,7 @@
     words, script.sh                  in an element: the program that the sweep's script runs (see sweep.py)
     source.json source.diff           the source of the run: commit, uncommitted changes, packages, user
     attempts/<job>.<restart>/         one folder per attempt, made by the batch script; after a restart in place
-                                      <job>.<restart>.<life>
+                                      <job>.<restart>.<number>
         outcome                       `<done|requeue|stop|overtaken> <reason> <step>`: the outcome, agreed by all ranks
         chain                         the first job of the chain of resubmissions that this attempt belongs to
         began                         the start, in seconds and by the clock; restart count and nodes

@@ -29,7 +29,7 @@ class _Within:
 @dataclass(frozen=True)
 class Attempt:
     """One attempt of a run, which is one start of its ranks: `<job id>.<restart count>`, and after a restart in place
-    `<job id>.<restart count>.<life>`."""
+    `<job id>.<restart count>.<number>`."""
 
     name: str
     path: Path

@@ -50,7 +50,7 @@ class MemoryStorage(Storage):
         key, _, kept = environ.get(keeper.KEY, "").partition(" ")
         if not key or kept != url:
             return None
-        life = environ.get("CLUSTERDP_ATTEMPT", "").split(".")[2:]  # <job>.<restart>.<life>
+        life = environ.get("CLUSTERDP_ATTEMPT", "").split(".")[2:]  # <job>.<restart>.<number>
         node = environ.get("SLURMD_NODENAME") or socket.gethostname()
         # CLUSTERDP_NODES is set in a job with spare nodes (batch/nodes/placement.py).
         return cls(key, node, int(life[0]) if life else 0, may_lose_nodes="CLUSTERDP_NODES" in environ)
