@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "config": {"errors", "plainfile", "storage.address", "wording"},  # a URL with a password in it is refused
     "submission": LOGIN_NODE | {"operate.notebook", "procfs"},
     "operate": LOGIN_NODE | {"checkpoint.format", "checkpoint.errors", "procfs"},
-    "check": LOGIN_NODE | {"submission", "checkpoint.format", "operate.find.run_index", "operate.output.formatting"},
+    "check": LOGIN_NODE | {"submission", "checkpoint.format", "operate.find.run_index", "operate.output"},
     "checkpoint": {"storage", "rundir", "errors", "wording", "procfs"},
     "train": {"checkpoint", "procfs", *LOGIN_NODE},
     "recipes": {"train", "checkpoint", "errors"},

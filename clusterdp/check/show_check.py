@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from clusterdp.check.finding import LEVELS, Finding, Level
 from clusterdp.operate.output.formatting import Colour
+from clusterdp.operate.output.terminal import terminal_columns
 from clusterdp.wording import counted
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def show_check(checked: Checked, out: TextIO, as_json: bool = False) -> None:
         }
         out.write(json.dumps(record, indent=2) + "\n")
         return
-    width = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
+    width = min(terminal_columns(), MOST_COLUMNS)
     colour = Colour(out)
     for level in LEVELS:
         found = [finding for finding in checked.findings if finding.level == level]

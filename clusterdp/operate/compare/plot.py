@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from clusterdp.errors import ConfigError, RunError
 from clusterdp.operate.compare.curves import Curve, RunCurves, by_interest, read_curves, thin
 from clusterdp.operate.output.formatting import number, shown_path
 from clusterdp.operate.output.output_file import write_output
-from clusterdp.operate.output.terminal import printable
+from clusterdp.operate.output.terminal import printable, terminal_columns
 from clusterdp.operate.record.run_history import RunHistory, check_read, read_history
 from clusterdp.rundir import RunDir
 from clusterdp.wording import did_you_mean, some_of
@@ -35,7 +34,7 @@ def plot(run: RunDir, names: Sequence[str], out: TextIO, file: str | None = None
         _picture(chosen, curves.resumed, title, Path(file).expanduser())
         out.write(f"{shown_path(Path(file).expanduser())}: {some_of(list(chosen), MANY)}\n")
         return
-    columns = shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else 80
+    columns = terminal_columns() if out is sys.stdout and out.isatty() else 80
     for name, curve in chosen.items():
         out.write(_in_text(name, curve, curves.resumed, max(NARROWEST, columns)) + "\n")
     others = [name for name in by_interest(curves.metrics) if name not in chosen]

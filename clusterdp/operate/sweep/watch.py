@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from typing import TextIO
 
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.output.formatting import Colour, clock, is_terminal, shown_path
-from clusterdp.operate.output.terminal import printable, underlying
+from clusterdp.operate.output.terminal import printable, terminal_columns, underlying
 from clusterdp.operate.queue.moved_folder import refuse_copy
 from clusterdp.operate.queue.run_status import live_jobs
 from clusterdp.operate.record.run_history import read_history
@@ -83,7 +82,7 @@ def _follow(folder: SweepDir, out: TextIO, pace: SweepPace) -> SweepStatus:
         line = f"{over} of {len(status.elements)} over: {counts(status.elements, plain)}"
         line += f" ({status.said[:80]})" if status.said else ""
         if live:  # rewrites one line; CleanStream would remove the escape sequences
-            line = printable(line)[: shutil.get_terminal_size().columns - 1]
+            line = printable(line)[: terminal_columns() - 1]
             underlying(out).write(f"\r\x1b[K{line}")
         elif line != said:
             out.write(f"{clock(time.time())}  {line}\n")
