@@ -9,6 +9,7 @@ from typing import Any
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import FileUse, uses_from_json
 
+TICK_S = 0.02  # how far the times of files may be behind the clock: the kernel takes them from its last tick
 AFTER_KILL_S = 1.0  # seconds after a kill within which the kernel closes the files of the rank
 
 
@@ -92,7 +93,7 @@ def committed(files: Mapping[str, FileUse], hits: Iterable[Hit], pointed: Collec
     `pointed`: the times at which the program wrote a pointer to its newest checkpoint. If there are pointers, writes
     between the last pointer and the fault do not count.
     """
-    windows = [(hit.since, hit.at + AFTER_KILL_S) for hit in hits if hit.since is not None]
+    windows = [(hit.since - TICK_S, hit.at + AFTER_KILL_S) for hit in hits if hit.since is not None]
     if pointed:
         windows += [(max((at for at in pointed if at <= hit.at), default=0.0), hit.at + AFTER_KILL_S) for hit in hits]
     return {path: use.without(windows) for path, use in files.items()}

@@ -44,7 +44,7 @@ def test_torn_save_itself_does_not_count_as_lost_work(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("since", "saved"), [(HIT - 0.2, 10), (None, 15)])
+@pytest.mark.parametrize(("since", "saved"), [(HIT - 0.2, 10), (HIT - 0.09, 10), (None, 15)])
 def test_lost_work_counts_only_saves_finished_before_the_fault(tmp_path: Path, since: float | None, saved: int) -> None:
     given = case_of(tmp_path, FileUse(written=[103.0, 106.0, HIT - 0.1], steps=[5, 10, 15]), 1)
     struck = replace(given.result.hits[0], since=since, moment="after a.pt was deleted")
