@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import random
+import sys
 import sysconfig
 import time
 from pathlib import Path
@@ -71,7 +72,8 @@ ODDITIES = {
     "calls without arguments": CALLS,
     "parameters of all kinds": PARAMETERS,
     "call of itself": b"import torch\ndef f(x):\n    torch.save(x, x)\n    f(x)\nf(f)\nx = x\nx = x.x\n",
-    "new syntax": b"match x:\n    case {'a': [1, *_], **k}: pass\n    case _: pass\ntry: pass\nexcept* E: pass\n",
+    "new syntax": b"match x:\n    case {'a': [1, *_], **k}: pass\n    case _: pass\n"
+    + b"try: pass\nexcept* E: pass\n" * (sys.version_info >= (3, 11)),
 }
 
 

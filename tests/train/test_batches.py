@@ -35,6 +35,7 @@ from clusterdp.rundir import RunDir, read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
 from clusterdp.train.loop.batches import Batches
 from clusterdp.train.settings import WorkerSettings
+from tests.torch_version import quiet_gloo
 from tests.train import programs
 from tests.train.ranks import running
 
@@ -316,6 +317,7 @@ def test_loader_ending_before_its_length_is_an_error_with_accumulation(job: JobH
         list(loop)
 
 
+@quiet_gloo
 @pytest.mark.parametrize("sized", [False, True])
 def test_epoch_of_uneven_loaders_ends_on_all_ranks_with_the_shortest(tmp_path: Path, sized: bool) -> None:
     with running(tmp_path, programs.uneven_streams, [5, 3, 4], sized, size=3) as ranks:
@@ -326,6 +328,7 @@ def test_epoch_of_uneven_loaders_ends_on_all_ranks_with_the_shortest(tmp_path: P
     assert ranks.rank_log(1) == (share.format(1) if sized else "")
 
 
+@quiet_gloo
 def test_each_rank_prints_its_share_of_the_samples(tmp_path: Path) -> None:
     with running(tmp_path, programs.shared_samples, 10, size=2) as ranks:
         assert ranks.answers == [3, 3]

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from clusterdp.rundir import read_events
+from tests.torch_version import needs_torch
 from tests.train import programs
 from tests.train.ranks import Ranks, running, wait_until
 from tests.train.runs import Run
@@ -81,6 +82,7 @@ def test_hung_attempt_ends_with_a_report_of_rank_node_step_and_phase(
     assert "in _engine_run_backward" in report(run) or what in ("collectives",)
 
 
+@needs_torch(2, 11, "flight records lack what is pending on gloo")
 @pytest.mark.skipif(not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"), reason="torch has no recorder for gloo")
 def test_hang_report_has_the_last_collective_of_each_rank_from_flight_records(
     tmp_path: Path,

@@ -24,6 +24,7 @@ from clusterdp.rundir import Attempt
 from clusterdp.train import History, JobHandle, Trainer, own_job
 from clusterdp.train.process import launch
 from clusterdp.train.ranks.rendezvous import PortTaken
+from tests.torch_version import quiet_gloo
 from tests.train.ranks import wait_until
 
 # A program whose function, classes and values are all in its main script; it takes a folder or "" as its argument.
@@ -74,11 +75,13 @@ def status_of(run: Path) -> tuple[str, str]:
     return status.state.value, status.why
 
 
+@quiet_gloo
 def test_launch_returns_the_result_and_shows_the_output_of_rank_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert clusterdp.launch(greet, ranks=2, word="hello") == ("hello", 1)
     assert capsys.readouterr().out == "hello from 0\n"
 
 
+@quiet_gloo
 def test_launch_keeps_the_output_of_all_ranks_in_the_run_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +160,7 @@ def test_launch_raises_the_first_error_of_a_rank(rank: int) -> None:
     assert "line" in str(raised.value.__cause__)
 
 
+@quiet_gloo
 def test_launch_names_a_killed_rank_and_not_the_lost_connection() -> None:
     def main(job: JobHandle) -> None:
         if job.rank == 1:
@@ -168,6 +172,7 @@ def test_launch_names_a_killed_rank_and_not_the_lost_connection() -> None:
         clusterdp.launch(main, ranks=2)
 
 
+@quiet_gloo
 def test_launch_shows_the_output_of_a_failing_rank(capsys: pytest.CaptureFixture[str]) -> None:
     def main(job: JobHandle) -> None:
         print("epoch 1")

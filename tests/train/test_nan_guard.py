@@ -15,6 +15,7 @@ from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train import Amp, Group, JobHandle, Trainer
 from clusterdp.train.optim.nan_guard import MOST_IN_A_ROW, NanGuard
 from clusterdp.train.settings import WorkerSettings
+from tests.torch_version import quiet_gloo
 from tests.train import programs, techniques
 from tests.train.ranks import running
 from tests.train.runs import Run
@@ -41,6 +42,7 @@ def test_nan_or_infinite_loss_stops_all_ranks_naming_its_rank_and_samples(
     )
 
 
+@quiet_gloo
 @pytest.mark.parametrize(
     ("how", "level", "strategy"),
     [

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.torch_version import quiet_gloo
 from tests.train.runs import Run
 from tests.train.test_worker import environ, finish
 
@@ -25,6 +26,7 @@ def script(run: Run, last: str = MISTAKE, **more: str) -> tuple[int, str]:
     return finish([sys.executable, "-c", SCRIPT.format(last)], environ(**{"CLUSTERDP_RUN_DIR": str(run.path), **more}))
 
 
+@quiet_gloo
 @pytest.mark.parametrize(
     ("last", "said"),
     [
@@ -45,6 +47,7 @@ def test_user_mistake_under_own_job_prints_one_line_and_records_outcome_stop(
     assert run.outcome("7.0") == "stop entry 0"
 
 
+@quiet_gloo
 def test_lost_claim_under_own_job_records_outcome_overtaken(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "")
     lost = "from clusterdp.checkpoint.errors import ClaimLost; raise ClaimLost('claims: another attempt has the run.')"
@@ -77,6 +80,7 @@ def test_bad_number_of_a_launcher_is_a_one_line_error(tmp_path: Path) -> None:
     assert "LOCAL_WORLD_SIZE: 'x' is not a number" in output
 
 
+@quiet_gloo
 @pytest.mark.parametrize(
     ("name", "text", "code", "outcome", "said"),
     [

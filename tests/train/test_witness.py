@@ -30,6 +30,7 @@ from clusterdp.train.settings import WorkerSettings
 from clusterdp.train.witness import marks
 from clusterdp.train.witness.verdict import NUMBER, Account, compare
 from clusterdp.train.witness.witness import MEMORY, STEPS, Witness, _write
+from tests.torch_version import needs_torch
 from tests.train.ranks import running
 
 EPOCHS, BATCHES, SAVED, KILLED = 3, 8, 4, 8
@@ -461,6 +462,7 @@ def test_all_ranks_repeat_the_steps_after_a_save(tmp_path: Path, stop: bool) -> 
     assert event["verdict"] == "same"
 
 
+@needs_torch(2, 13, "its plain kernels differ by more than rounding")
 def test_resume_on_another_instruction_set_is_the_same_to_rounding(tmp_path: Path) -> None:
     if torch.backends.cpu.get_cpu_capability() == "DEFAULT":  # not in a mark: ranks import this module, and keep theirs
         pytest.skip("this CPU has one set of kernels")

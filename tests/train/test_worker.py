@@ -19,6 +19,7 @@ import torch
 
 import clusterdp
 from tests.ports import free_port
+from tests.torch_version import quiet_gloo
 from tests.train import raw_loop
 from tests.train.ranks import rank_environ, running, wait_until
 from tests.train.runs import Run
@@ -116,6 +117,7 @@ def main(job):
 """
 
 
+@quiet_gloo
 def test_rank_log_starts_with_rank_node_and_versions_and_worker_imports_lazily(tmp_path: Path) -> None:
     (tmp_path / "lean.py").write_text(LEAN)
     run = Run(tmp_path / "run", "lean:main")
@@ -171,6 +173,7 @@ print(ending.outcome, ending.reason, ending.result, ending.exit_code)
 """
 
 
+@quiet_gloo
 def test_worker_under_submitit_returns_the_result_and_restores_handlers(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "tests.train.jobs:train", {"epochs": 1})
     run.attempt("7.0")
@@ -214,6 +217,7 @@ def test_documented_raw_loop_resumes_exactly(tmp_path: Path) -> None:
         assert ranks.answers == whole
 
 
+@quiet_gloo
 def test_raw_loop_runs_under_plain_python(tmp_path: Path) -> None:
     script = [sys.executable, str(ROOT / "tests" / "train" / "raw_loop.py"), str(tmp_path / "run"), "1"]
     code, output = finish(script, environ())
