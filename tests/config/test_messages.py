@@ -137,7 +137,7 @@ def test_empty_section_equals_an_omitted_one(tmp_path: Path) -> None:
 
 ODD = {
     "params: {a: &x [*x]}": "refers to itself",
-    "params: " + "[" * 2000 + "]" * 2000: "nested too deeply",
+    "params: " + "[" * 2000 + "]" * 2000: "nest",  # PyYAML 6.0.4 refuses it itself
     "params: {<<: {a: 1}}": "merge keys are not read",
     "params: {? [a] : 1}": "a key there is a list",
     "params: {n: " + "9" * 5000 + "}": "it cannot be read as a value",

@@ -75,7 +75,7 @@ def test_refused_sftp_write_is_an_error_with_remedy_after_one_try(
 
 def _answer(monkeypatch: pytest.MonkeyPatch, request: str, error: Exception, times: int = 9) -> list[object]:
     """The server does each request of a kind, and gives this answer. Returns the requests so far."""
-    real, asked = getattr(SFTPClientHandler, request), []
+    real, asked = getattr(SFTPClientHandler, request), list[object]()
 
     async def do(client: SFTPClientHandler, *words: object) -> object:
         asked.append(words)
