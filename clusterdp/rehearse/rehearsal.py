@@ -46,7 +46,7 @@ from clusterdp.rehearse.observe.printed_steps import read_steps
 from clusterdp.rehearse.observe.warm_up import steps_of_warm_up
 from clusterdp.rehearse.one_run import CUT_SHORT
 from clusterdp.rehearse.run_process import RunProcesses
-from clusterdp.rehearse.run_spec import RunResult, RunSpec
+from clusterdp.rehearse.run_spec import TICK_S, RunResult, RunSpec
 from clusterdp.rehearse.state import best_models, candidates, check_patterns, compare
 from clusterdp.rundir import RunDir
 from clusterdp.submission.render.script_spec import lines_of, words_of
@@ -138,7 +138,7 @@ class Rehearsal:
     def _undisturbed(self) -> Reference:
         self.overrides = shortening.for_all(self.config, self.cluster)
         first = [*self.overrides, *shortening.for_first(self.config)]
-        began = time.time()
+        began = time.time() - TICK_S
         self.screen.begins(UNDISTURBED, "nothing is done to it")
         limit = None if self.config.rehearse.steps is not None else STEPS_S
         check_patterns(self.config.rehearse.compare)
@@ -149,7 +149,7 @@ class Rehearsal:
         facts = result.facts
         if result.state == CUT_SHORT:
             self._must_not_be_ambiguous(RunDir(Path(result.folder)), facts, began)
-            began = time.time()
+            began = time.time() - TICK_S
             result = self._run(UNDISTURBED, f"{UNDISTURBED}-short", self.overrides)
             facts = replace(result.facts, start_s=min(result.facts.start_s, facts.start_s))
         run = self._must_be_done(result)
