@@ -47,6 +47,10 @@ ANSWERS = r"""
     bash -c 'scontrol update JobId=$(sbatch --parsable -H -t 9 --wrap=) TimeLimit-=11' | 1 | time limit (11 > 9)
     bash -c 'J=$(sbatch --parsable -H --nice=9 --wrap=); scontrol update job=$J nice=9; squeue -j$J -o %r' | 0 | Held
     bash -c 'J=$(sbatch --parsable -Hb9:00 --nice=9 --wrap=); scontrol update job=$J nice=2; squeue -j$J -o %Q' | 0 | 7
+    bash -c 'squeue -h -j $(sbatch --parsable -H -n 7 --ntasks-per-node=2 -c 3 --wrap=) -o "%C %D"' | 0 | 21 4
+    bash -c 'squeue -h -j $(sbatch --parsable -H -N 2 -n 2 --ntasks-per-node=3 --wrap=) -o "%C %D"' | 0 | 2 2
+    bash -c 'squeue -h -j $(sbatch --parsable -H --wrap=) -o "%e %L"' | 0 | NONE UNLIMITED
+    bash -c 'scontrol show job $(sbatch --parsable -w n1 --wrap="sleep 60")' | 0 | EndTime=Unknown Deadline=N/A
     srun -C nosuch true | 1 | srun: error: Unable to allocate resources: Invalid feature specification
 """
 

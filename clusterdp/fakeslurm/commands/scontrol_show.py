@@ -38,7 +38,7 @@ def _user(user: User) -> str:
 def job(daemon: Daemon, job: JobRecord, details: bool) -> str:
     controller, desc = daemon.controller, job.desc
     row = SqueueJob(job, controller, "")
-    reason = job.reason.replace(" ", "_")
+    reason, end = job.reason.replace(" ", "_"), None if row.has_unknown_end else row.end
     dependency = dependency_state(controller.model, job, controller.clock()).text or "(null)"
     head = f"JobId={job.id}"
     if job.array:
@@ -65,7 +65,7 @@ def job(daemon: Daemon, job: JobRecord, details: bool) -> str:
         f"RunTime={clock(row.elapsed)} TimeLimit={limit_clock(job.minutes)} TimeMin={_time_min(desc)}",
         f"SubmitTime={stamp(job.submit_time)} EligibleTime={stamp(job.eligible_time)}",
         f"AccrueTime={stamp(job.eligible_time)}",
-        f"StartTime={stamp(row.begin)} EndTime={stamp(row.end)} Deadline={stamp(desc.deadline, 'N/A')}",
+        f"StartTime={stamp(row.begin)} EndTime={stamp(end)} Deadline={stamp(desc.deadline, 'N/A')}",
     ]
     if job.preempt_time is not None:
         lines.append(f"PreemptEligibleTime={stamp(job.start)} PreemptTime={stamp(job.preempt_time)}")

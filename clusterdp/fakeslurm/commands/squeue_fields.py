@@ -50,6 +50,11 @@ class SqueueJob:
         return job.start + (job.minutes * self.controller.settings.minute_s if job.minutes else 365 * 24 * 3600)
 
     @property
+    def has_unknown_end(self) -> bool:
+        """Whether the job has no time limit. Slurm plans a year for such a job, and does not show its end."""
+        return self.job.end is None and not self.job.minutes
+
+    @property
     def time_left(self) -> str:
         job = self.job
         if not job.minutes:
@@ -190,7 +195,7 @@ LETTERS: dict[str, PrintField[SqueueJob]] = {
     "C": _f("CPUS", lambda r: str(r.cpus)),
     "d": _f("MIN_TMP_DISK", lambda r: "0"),
     "D": _f("NODES", lambda r: str(r.number_of_nodes)),
-    "e": _f("END_TIME", lambda r: r.when(r.end)),
+    "e": _f("END_TIME", lambda r: "NONE" if r.has_unknown_end else r.when(r.end)),
     "E": _f("DEPENDENCY", lambda r: r.dependency),
     "f": _f("FEATURES", lambda r: r.job.desc.features or NULL),
     "F": _f("ARRAY_JOB_ID", lambda r: str(r.job.array.id if r.job.array else r.job.id)),

@@ -106,8 +106,6 @@ class JobDesc:
         if self.tasks is None and self.max_nodes not in (None, self.min_nodes):
             return self.cpus_per_task or 1
         tasks = self.tasks if self.tasks is not None else self.min_nodes * (self.tasks_per_node or 1)
-        if self.tasks_per_node:
-            tasks = max(tasks, self.min_nodes * self.tasks_per_node)
         nodes, gpus = self.min_nodes, self.gpus.per_job or (self.gpus.per_node or 0) * self.min_nodes
         return max(tasks * (self.cpus_per_task or 1), nodes * (self.min_cpus or 0), gpus * (self.cpus_per_gpu or 0))
 
