@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.train.hang import page as phases
 from clusterdp.train.hang.note import Note
@@ -241,6 +242,18 @@ def test_awaited_rank_is_ended_in_backward_but_only_reported_in_save(tmp_path: P
     assert (scene.reported, scene.rank.killed) == (ends, ends)
     scene.passes(400)
     assert (scene.reported, scene.rank.killed) == (True, ends)
+
+
+def test_watcher_reads_one_note_if_a_rank_before_it_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = begun(tmp_path, hang_after_s=100.0, world_size=64, rank=63).steps(2, 1.0)
+    for rank in range(63):
+        note = Note(rank, "n1", 1, step=3, phase="step", order=STEP_BODY, silent_s=9999.0, limit_s=100.0, round=99)
+        note.write(scene.attempt.hang_note(rank))
+    read: list[Path] = []
+    monkeypatch.setattr("clusterdp.train.hang.note.read_plain", lambda path: [read.append(path), read_plain(path)][1])
+    scene.at(STEP_BODY).passes(190)
+    assert read == [scene.attempt.hang_note(0)]
+    assert not scene.reported
 
 
 @pytest.mark.parametrize("reported", [False, True])

@@ -86,10 +86,11 @@ class Note:
 
 def read_notes(folder: Path) -> list[Note]:
     """Returns the notes of all ranks, in rank order. Files that are not notes are skipped."""
-    return sorted(filter(None, map(_read, sorted(folder.glob("rank-*.json")))), key=lambda note: note.rank)
+    return sorted(filter(None, map(read_note, sorted(folder.glob("rank-*.json")))), key=lambda note: note.rank)
 
 
-def _read(path: Path) -> Note | None:
+def read_note(path: Path) -> Note | None:
+    """Returns the note in a file; None if the file is missing or is not a note."""
     try:
         return Note(**json.loads(read_plain(path)))
     except (OSError, ValueError, TypeError):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from clusterdp.rundir import Ledger, RunDir, write_durably
 from clusterdp.slurm import hostlist
 from clusterdp.slurm.env import SlurmEnv
-from clusterdp.train.hang.note import Note, leave_hung, read_notes
+from clusterdp.train.hang.note import Note, leave_hung, read_note, read_notes
 from clusterdp.train.hang.page import END, PHASE, PROGRAM, STEP
 from clusterdp.train.hang.watched_rank import DUMP_S, TIMED_OUT
 from clusterdp.train.output.say import say
@@ -126,8 +126,10 @@ class Silence:
 
     def _decide(self) -> None:
         """Decides whether the silence is a hang. The first rank with a note decides, after waiting for other notes."""
-        notes = read_notes(self._attempt.hang_notes)
         self._decide_at = None
+        if any(read_note(self._attempt.hang_note(rank)) for rank in range(self.task.rank)):
+            return  # only one rank reads all notes: a shared file system does not serve n ranks that each read n notes
+        notes = read_notes(self._attempt.hang_notes)
         if not notes or notes[0].rank != self.task.rank:
             return
         complete = len(notes) == self.task.world_size and all(note.round >= self._round for note in notes)
