@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,15 +21,40 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from clusterdp.checkpoint import Checkpointer
-from clusterdp.config.tree import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig, TrainConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, SharedFlags, StopSignal, settle_buckets, worker
+from clusterdp.train.process.attempt import start_group
 from clusterdp.train.ranks.shared_flags import Agreed
 from clusterdp.train.settings import WorkerSettings
 
 
 def start(timeout_s: float = 60.0) -> Group:
     return Group.start(Rendezvous.find(), backend="gloo", timeout_s=timeout_s)
+
+
+def lazily_connected() -> int:
+    """The number of this rank's sockets after agreements in both groups."""
+    group = Group.start(Rendezvous.find(), backend="gloo", timeout_s=60.0, lazy=True)
+    dist.all_reduce(torch.ones(4))
+    assert group.agree(group.rendezvous.rank) == [group.rendezvous.world_size - 1]
+    open_files = list(Path("/proc/self/fd").iterdir())  # the one of this listing is closed again
+    return sum(os.readlink(file).startswith("socket:") for file in open_files if file.exists() or file.is_symlink())
+
+
+def one_dies_before_a_barrier(run: str, victim: int) -> None:
+    """The time limit of collectives is far beyond the patience of a test."""
+    settings = WorkerSettings(run_dir=Path(run), attempt="7.0", train=TrainConfig(backend="gloo", timeout_s=600.0))
+    with StopSignal() as stop:
+        group, peers, _ = start_group(settings, stop)
+        group.agree(0)
+        if dist.get_rank() == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            dist.barrier()
+        except RuntimeError as error:
+            peers.tell(str(error))
+            peers.leave(3)
 
 
 def signals_at_random(trials: int, seed: int, folder: str = "") -> tuple[list[tuple[Any, ...]], int]:

@@ -221,8 +221,8 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
         place = Rendezvous.find()
         if run and place.rank == 0 and place.world_size > 1:
             make_key(run.attempt(attempt).key)
-        train = settings.train
-        group = Group.start(place, backend=train.backend, timeout_s=train.timeout_s, meet_s=standby.meet_s)
+        limits = {"timeout_s": settings.train.timeout_s, "meet_s": standby.meet_s}
+        group = Group.start(place, backend=settings.train.backend, **limits, lazy=run is not None)
     except ClusterdpError as error:
         leave_now(refuse(error, settings.run_dir))
     seed_everything(settings.train.seed, place.rank, deterministic=settings.train.deterministic)

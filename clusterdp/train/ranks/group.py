@@ -33,6 +33,7 @@ from clusterdp.train.ranks.rendezvous import GpuMissing, PortTaken, Rendezvous
 _outlived: list[dist.ProcessGroup] = []
 
 FREED_S = 0.1  # seconds that a rank waits for gloo's thread at most
+MESH_RANKS = 16  # a group of more ranks is connected lazily, if it may be
 BY_DEVICE = "cpu:gloo,cuda:nccl"
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
@@ -51,13 +52,21 @@ class Group:
     @classmethod
     @checked
     def start(
-        cls, place: Rendezvous, *, backend: str | None = None, timeout_s: float = 1800.0, meet_s: float = math.inf
+        cls,
+        place: Rendezvous,
+        *,
+        backend: str | None = None,
+        timeout_s: float = 1800.0,
+        meet_s: float = math.inf,
+        lazy: bool = False,
     ) -> Group:
         """Starts the group. Collective. Raises RendezvousError (PortTaken on rank 0) if the ranks cannot meet, or if
         torch sees none of the GPUs that Slurm gave this rank; ConfigError if torch is built for CPUs.
 
         backend: the name of torch's backend, or one backend for each device type; default: `cpu:gloo,cuda:nccl` if each
-        rank has its own GPU, else gloo. meet_s: limit of the seconds of the rendezvous, if it is below timeout_s."""
+        rank has its own GPU, else gloo. meet_s: limit of the seconds of the rendezvous, if it is below timeout_s. lazy:
+        whether more than MESH_RANKS ranks connect when they first exchange data, not each with each at the start. If a
+        rank dies, a rank that waits for its connection may wait for five times timeout_s: PeerWatch must end it."""
         slurm, timeout = SlurmEnv.read(), timedelta(seconds=timeout_s)
         os.environ.update(place.environ())
         _name_interface(place)
@@ -76,6 +85,9 @@ class Group:
         backend = backend or _agree_on_backend(store, place, devices[0])
         if "nccl" in backend:
             flight_record.switch_on(old_names=not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"))
+        lazy = lazy and place.world_size > MESH_RANKS
+        if lazy:
+            os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
         dist.init_process_group(
             backend,
             store=PrefixStore("clusterdp", store),
@@ -84,6 +96,9 @@ class Group:
             timeout=timeout,
         )
         control = dist.new_group(backend="gloo", timeout=timeout)
+        if lazy:  # connects the neighbours in gloo's ring while all ranks live: the death of a rank is noticed by some
+            for group in (dist.group.WORLD, control) if "gloo" in backend else (control,):
+                dist.all_reduce(torch.zeros(1), group=group)
         return cls(place, devices, backend, store, control, timeout)
 
     @property

@@ -85,10 +85,9 @@ class PeerWatch:
                 self._leaving = True
                 self.notes.leave(f"{LEAVING}/{self.rank}", self.rank)
             deadline = time.monotonic() + LAST_WAIT_S
-            staying = set(range(1, self.world_size)) if self.rank == 0 and self.notes.key else set()
-            while staying and time.monotonic() < deadline:
-                staying -= {rank for rank in staying if self.notes.find(f"{LEAVING}/{rank}")}
-                time.sleep(0.02)
+            for rank in range(1, self.world_size) if self.rank == 0 and self.notes.key else ():
+                while time.monotonic() < deadline and not self.notes.find(f"{LEAVING}/{rank}"):
+                    time.sleep(0.02)
         leave_now(code)
 
 

@@ -1,0 +1,32 @@
+"""Groups of more ranks than gloo connects each with each."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterdp.train.ranks.group import MESH_RANKS
+from tests.train import programs
+from tests.train.ranks import running
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("size", [MESH_RANKS + 4, pytest.param(64, marks=pytest.mark.slow)])
+def test_lazy_group_opens_at_most_ten_sockets_on_each_rank(size: int, tmp_path: Path) -> None:
+    with running(tmp_path, programs.lazily_connected, size=size) as ranks:
+        first, *others = ranks.answers
+    assert max(others) <= 10
+    assert first <= size + 10  # rank 0 serves the store
+
+
+@pytest.mark.parametrize("victim", [0, 8])
+def test_death_of_a_rank_ends_the_others_of_a_lazy_group(victim: int, tmp_path: Path) -> None:
+    size = MESH_RANKS + 1
+    run = tmp_path / "run"
+    (run / "attempts/7.0").mkdir(parents=True)
+    with running(tmp_path / "logs", programs.one_dies_before_a_barrier, str(run), victim, size=size) as ranks:
+        codes = ranks.join()
+    assert codes.pop(victim) == -9
+    assert set(codes) <= {1, 3}
