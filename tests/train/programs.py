@@ -33,6 +33,16 @@ def start(timeout_s: float = 60.0) -> Group:
     return Group.start(Rendezvous.find(), backend="gloo", timeout_s=timeout_s)
 
 
+def starts_twice() -> list[int]:
+    """Sums over the ranks of two groups, one after the other, at one port."""
+    sums = []
+    for _ in range(2):
+        group = start()
+        sums.append(int(group.mean(group.rendezvous.rank) * group.rendezvous.world_size))
+        group.close()
+    return sums
+
+
 def lazily_connected() -> int:
     """The number of this rank's sockets after agreements in both groups."""
     group = Group.start(Rendezvous.find(), backend="gloo", timeout_s=60.0, lazy=True)

@@ -6,6 +6,8 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +21,9 @@ from clusterdp.fakeslurm.core.job_environ import MARK
 from clusterdp.slurm.env import FAKE_MARK, SlurmEnv
 from clusterdp.train.process.attempt import refuse
 from clusterdp.train.ranks import group as group_module
-from clusterdp.train.ranks.group import Group, own_devices
+from clusterdp.train.ranks.group import Group, _serve, own_devices
 from clusterdp.train.ranks.rendezvous import GpuMissing, Rendezvous
+from tests.ports import free_port
 from tests.slurm_types.test_env import RECORDS, STEP
 
 RELEASES = ("22.05", "24.11", "26.05")
@@ -137,6 +140,27 @@ def test_rank_without_its_gpus_trains_on_the_fake_or_with_gloo(
     if fake:
         monkeypatch.setenv(FAKE_MARK, "conf")
     assert Group.start(rank, backend=None if fake else "gloo").device == torch.device("cpu")
+
+
+@pytest.mark.parametrize(("address", "serves"), [("127.0.0.1", True), ("::1", False)])
+def test_rank_0_serves_the_store_over_ipv4_unless_an_address_is_ipv6(address: str, serves: bool) -> None:
+    place = replace(place_of(0, 1), master_addr=address, master_port=free_port())
+    store = _serve(place, timedelta(seconds=60))
+    assert (store is not None) is serves
+    if store is not None:
+        with socket.create_connection((address, place.master_port)) as client:
+            assert client.family == socket.AF_INET
+        with socket.socket(socket.AF_INET6) as client:
+            assert client.connect_ex(("::1", place.master_port)) != 0
+
+
+@pytest.mark.parametrize(("rank_number", "agent"), [(1, "False"), (0, "True")])
+def test_store_is_served_by_rank_0_unless_torchrun_serves_it(
+    rank_number: int, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", agent)
+    place = replace(place_of(0, 2), rank=rank_number)
+    assert _serve(place, timedelta(seconds=60)) is None
 
 
 def test_backend_may_be_named_by_device(rank: Rendezvous, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Groups of more ranks than gloo connects each with each."""
+"""Groups of more ranks than gloo connects each with each, and two groups one after the other."""
 
 from __future__ import annotations
 
@@ -30,3 +30,8 @@ def test_death_of_a_rank_ends_the_others_of_a_lazy_group(victim: int, tmp_path: 
         codes = ranks.join()
     assert codes.pop(victim) == -9
     assert set(codes) <= {1, 3}
+
+
+def test_second_group_of_the_same_processes_shares_the_store(tmp_path: Path) -> None:
+    with running(tmp_path, programs.starts_twice, size=2) as ranks:
+        assert ranks.answers == [[1, 1], [1, 1]]

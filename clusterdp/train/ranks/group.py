@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from clusterdp.checkpoint.state import rng
@@ -235,7 +235,9 @@ def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
         alone: Store = HashStore()  # a HashStore needs no port, so that PortTaken cannot occur
         return alone
     try:
-        store: Store = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))[0]
+        store = _serve(place, timeout)
+        if store is None:
+            store = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))[0]
     except (dist.DistError, ValueError) as error:
         said = str(error).split("\n")[0]
         where = f"{place.master_addr}:{place.master_port}"
@@ -251,6 +253,32 @@ def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
     # torchrun's store stays when torchrun restarts its workers. The prefix hides the values of earlier workers.
     mine: Store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
     return mine
+
+
+def _serve(place: Rendezvous, timeout: timedelta) -> Store | None:
+    """Serves the store on rank 0 over IPv4; None on the other ranks, under torchrun, or if the ranks may use IPv6.
+
+    Before the store answers a new client, it asks for the name of the client's address. On torch's own socket, which is
+    of IPv6, this address is `::ffff:10.0.0.7`: /etc/hosts does not have it, and a name server that answers late delays
+    all ranks, one after the other."""
+    if place.rank != 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None
+    try:
+        if {found[0] for found in socket.getaddrinfo(place.master_addr, None)} != {socket.AF_INET}:
+            return None
+        listening = socket.create_server(("", place.master_port), backlog=socket.SOMAXCONN)
+    except OSError:
+        return None  # torch shares the store that this process may serve already, or says what is wrong
+    return TCPStore(
+        place.master_addr,
+        place.master_port,
+        place.world_size,
+        is_master=True,
+        timeout=timeout,
+        multi_tenant=True,
+        master_listen_fd=listening.detach(),
+        use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
+    )
 
 
 def _agree_on_backend(store: Store, place: Rendezvous, device: torch.device) -> str:
