@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "checkpoint": {"storage", "rundir", "errors", "wording", "procfs"},
     "train": {"checkpoint", "procfs", *LOGIN_NODE},
     "recipes": {"train", "checkpoint", "errors"},
-    # What it compares of checkpoints is read without torch: on a laptop the job alone pays for loading that.
+    # Its own checkpoints are read without torch: on a laptop the job alone pays for loading that.
     "rehearse": LOGIN_NODE | {"procfs", "submission", "operate", "check", "fakeslurm", "checkpoint.format"},
     "fakeslurm": set(),  # it is a distribution of its own, too
 }
@@ -66,7 +66,7 @@ FREE = {"cli", "__init__", "__main__"}
 
 # Where each library may be imported: a folder, or a file. Nobody else, not even inside a function.
 OWNERS = {
-    "torch": ("train/", "checkpoint/", "recipes/"),
+    "torch": ("train/", "checkpoint/", "recipes/", "rehearse/state/tensor_files.py"),
     "submitit": ("submission/send/submitit.py",),
     "omegaconf": ("config/",),
     "fsspec": ("storage/",),
@@ -93,7 +93,7 @@ MOST_LINES = {
     "fakeslurm": 17200,
     "operate": 10550,
     "recipes": 700,
-    "rehearse": 8000,
+    "rehearse": 7800,
     "rundir": 700,
     "slurm": 1050,
     "storage": 1450,

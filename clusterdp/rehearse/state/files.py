@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from clusterdp.checkpoint.format.layout import SAFETENSORS
 from clusterdp.errors import CheckpointError, ConfigError
-from clusterdp.plainfile import MOST, read_plain, reading
-from clusterdp.rehearse.state import inert_pickle
+from clusterdp.plainfile import read_plain, reading
 from clusterdp.rehearse.state.end_state import EndState, Leaf
 from clusterdp.rehearse.state.flatten import MALFORMED, leaves_of, without_volatile
-from clusterdp.rehearse.state.inert_pickle import PlainValues
-from clusterdp.rehearse.state.stored import Bytes, Stored, of_array, read_range, unreadable
+from clusterdp.rehearse.state.stored import mapped, of_array, unreadable
 from clusterdp.rundir import RunDir
 from clusterdp.wording import some_of
 
 TORCH = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle", ".tar")
-ARRAYS = (".safetensors", ".npy", ".npz")
+SAFETENSORS = ".safetensors"
+ARRAYS = (SAFETENSORS, ".npy", ".npz")
 JSON = (".json", ".jsonl", ".ndjson")
 NEWEST, LOGS = "newest:", "logs:"
 _COUNTERS = ("global_step", "step", "iteration", "iter", "iter_num", "epoch")
-_DTYPES = {word: name for name, word in SAFETENSORS.items()}
 ZIP = b"PK\x03\x04"
-LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")  # the first bytes of files that torch before 1.6 wrote
 
 
 def of_files(folder: Path, patterns: Sequence[str], run: RunDir | None = None) -> EndState:
@@ -78,16 +71,19 @@ def read_file(path: Path, name: str, prefix: str = "") -> dict[str, Leaf]:
     """Returns the leaves of one file. Raises CheckpointError, with the file's path, if the file cannot be compared."""
     plain = None
     tree: Any
-    if path.suffix == ".safetensors":
-        tree = read_safetensors(path)
-    elif path.suffix in (".npy", ".npz"):
+    if path.suffix in (".npy", ".npz"):
         tree = read_numpy(path)
     elif path.suffix == ".json":
         tree = read_json(path)
     elif path.suffix in (".jsonl", ".ndjson"):
         tree = read_json_lines(path)
-    elif (path.suffix in TORCH and (path.suffix != ".bin" or looks_pickled(path))) or _begins(path) == ZIP:
-        tree, plain = read_pickled(path)
+    elif _begins(path) == ZIP or (
+        path.suffix in (*TORCH, SAFETENSORS) and (path.suffix != ".bin" or looks_pickled(path))
+    ):
+        # Imported here, because loading torch takes seconds, and other files are read without it.
+        from clusterdp.rehearse.state.tensor_files import read_tensors
+
+        tree, plain = read_tensors(path)
     else:
         tree = read_text(path)
     try:
@@ -215,106 +211,18 @@ def _bytes(path: Path) -> bytes:
         raise unreadable(path, error) from None
 
 
-def read_safetensors(path: Path) -> dict[str, Stored]:
-    """Returns the tensors of a safetensors file by name. Raises CheckpointError, with the file's path, if the file is
-    damaged."""
-    try:
-        size = path.stat().st_size
-        length = int.from_bytes(read_range(path, 0, 8).tobytes(), "little")
-        if length > min(size, MOST):
-            raise ValueError(f"its header would have {length} bytes")
-        header = json.loads(read_range(path, 8, length).tobytes())
-        begin = 8 + length
-        found = {}
-        for name, about in header.items():
-            if name != "__metadata__":
-                start, stop = about["data_offsets"]
-                if not 0 <= start <= stop <= size - begin:
-                    raise ValueError(f"{name} reaches out of the file")
-                dtype = _DTYPES.get(about["dtype"], about["dtype"])
-                read = partial(read_range, path, begin + start, stop - start)
-                found[name] = Stored(dtype, tuple(about["shape"]), read)
-        return found
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: no safetensors file, or a damaged one: {error}. Save it again.") from None
-
-
 def read_numpy(path: Path) -> Any:
     """Returns the array of a .npy file as a Stored, or the arrays of a .npz file by name.
 
     Raises CheckpointError, with the file's path, if the file is damaged.
     """
     try:
-        if path.suffix == ".npy":
-            with reading(path) as file:
-                dtype, shape, fortran = _header(file)
-                size = dtype.itemsize * math.prod(shape)
-                if fortran or not dtype.isnative:
-                    return of_array(read_range(path, file.tell(), size), dtype, shape, fortran)
-                return Stored(dtype.name, shape, partial(read_range, path, file.tell(), size))
-        with reading(path) as file, zipfile.ZipFile(file) as archive:
-            return {name.removesuffix(".npy"): _member(archive, name) for name in archive.namelist()}
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except (ValueError, EOFError, RecursionError, NotImplementedError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: no file of numpy, or a damaged one: {error}. Save it again.") from None
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> Stored:
-    with archive.open(name) as file:
-        dtype, shape, fortran = _header(file)
-        return of_array(file.read(), dtype, shape, fortran)
-
-
-def _header(file: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("it holds objects, which numpy pickles")
-    return dtype, shape, fortran
-
-
-def read_pickled(path: Path) -> tuple[Any, PlainValues]:
-    """Returns the tree of a torch.save() file or of a plain pickle, and the PlainValues for the tree's objects.
-
-    Needs no torch, and runs no code of the file. Raises CheckpointError, with the file's path, if the file is damaged.
-    """
-    try:
         with reading(path) as file:
-            begin = file.read(len(LEGACY))
-        if begin.startswith(ZIP):
-            return _zip(path)
-        if begin == LEGACY:
-            raise CheckpointError(
-                f"{path}: torch.save() wrote it in the format of before torch 1.6, which is not compared. "
-                "Save it without _use_new_zipfile_serialization=False."
-            )
-        return inert_pickle.load(path.read_bytes()), PlainValues()
+            if path.suffix == ".npz":
+                arrays = np.load(file, allow_pickle=False)
+                return {name: of_array(arrays[name]) for name in arrays}
+        return of_array(np.load(path, mmap_mode="r", allow_pickle=False), mapped(path))
     except OSError as error:
         raise unreadable(path, error) from None
-    except (ValueError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: no file of torch.save(), or a damaged one: {error}. Save it again.") from None
-
-
-def _zip(path: Path) -> tuple[Any, PlainValues]:
-    with zipfile.ZipFile(path) as archive:
-        members = {info.filename.partition("/")[2]: info for info in archive.infolist()}
-        if "data.pkl" not in members:
-            raise ValueError("it has no data.pkl")
-        if "byteorder" in members and archive.read(members["byteorder"]) != b"little":
-            raise ValueError("a machine of the other byte order wrote it")
-        tree = inert_pickle.load(archive.read(members["data.pkl"]))
-
-    def storage(key: str) -> tuple[Callable[[int, int], Bytes], int]:
-        info = members[f"data/{key}"]
-        if info.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{info.filename} is compressed, and torch.save() compresses nothing")
-        # The data begin after the member's local header, whose length is not in the archive's directory.
-        header = read_range(path, info.header_offset, 30)
-        begin = info.header_offset + 30 + sum(int.from_bytes(header[i : i + 2].tobytes(), "little") for i in (26, 28))
-        return lambda start, size: read_range(path, begin + start, size), info.file_size
-
-    return tree, PlainValues(storage)
+    except Exception as error:  # damaged bytes can make numpy and zlib raise any exception
+        raise CheckpointError(f"{path}: no file of numpy, or a damaged one: {error}. Save it again.") from None

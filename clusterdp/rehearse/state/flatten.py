@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from clusterdp.checkpoint.format.checksum import checksum
 from clusterdp.rehearse.state.end_state import Leaf
-from clusterdp.rehearse.state.inert_pickle import Inert, PlainValues
 from clusterdp.rehearse.state.optimizers import mark_optimizers
 from clusterdp.rehearse.state.parts import part_of, rank_of
 from clusterdp.rehearse.state.stored import Stored, of_bytes
 
 MOST = 1_000_000  # maximum number of leaves, because a small pickle can describe an endless tree
 _DEEPEST = 100
+Plain = Callable[[Any], Any]  # returns the value for which an object of a file stands
 _LONG = 32  # a longer list of numbers is one leaf, such as the 625 numbers of Python's generator
-MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RuntimeError)
 # Words in keys of volatile values. `time_embed.weight` belongs to the model, whose values are never volatile.
 _KEY = re.compile(
     r"(?:^|[._/ -])(?:time|times|timing|timings|timestamp|date|datetime|runtime|elapsed|duration|seconds|secs|sec|dt|"
@@ -46,7 +46,7 @@ _TEXT = re.compile(
 _NEVER = ("model", "optimizer", "scheduler", "scaler", "rng", "sampler", "step")
 
 
-def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: PlainValues | None = None) -> dict[str, Leaf]:
+def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: Plain | None = None) -> dict[str, Leaf]:
     """Returns the leaves of a tree, without volatile values. `file`: the tree's file. Its name can show which
     part of the training it holds.
     `prefix`: the text with which each key begins.
@@ -54,7 +54,7 @@ def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: PlainValues | 
     Raises one of MALFORMED if a pickle's objects do not have the form of their classes, and CheckpointError if its
     tensors cannot be read."""
     found: dict[str, Leaf] = {}
-    for count, (path, value) in enumerate(_walk(tree, plain or PlainValues(), ())):
+    for count, (path, value) in enumerate(_walk(tree, plain or (lambda value: value), ())):
         if count >= MOST:
             raise ValueError(f"it has more than {MOST:,} values")
         key = ".".join(path)
@@ -68,39 +68,23 @@ def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: PlainValues | 
     return mark_optimizers(found)
 
 
-def _walk(value: Any, plain: PlainValues, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _walk(value: Any, plain: Plain, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     if len(path) > _DEEPEST:
         raise ValueError(f"it is nested deeper than {_DEEPEST}, or in itself")
-    value = plain.of(value)
+    value = plain(value)
     if isinstance(value, Mapping):
         # Lightning uses the paths of its best models as keys, and paths are volatile.
-        children = [(without_volatile(str(plain.of(key))), item) for key, item in value.items()]
+        children = [(without_volatile(str(plain(key))), item) for key, item in value.items()]
     elif isinstance(value, (list, tuple)) and not _are_long(value):
         children = [(str(i), item) for i, item in enumerate(value)]
     elif isinstance(value, (set, frozenset)):
-        value, children = "{" + ", ".join(sorted(str(plain.of(item)) for item in value)) + "}", []
-    elif isinstance(value, Inert):
-        children = [*_fields(value)]
+        value, children = "{" + ", ".join(sorted(str(plain(item)) for item in value)) + "}", []
     else:
         children = []
     if not children:
         yield path, value
     for name, item in children:
         yield from _walk(item, plain, (*path, name))
-
-
-def _fields(value: Inert) -> Iterator[tuple[str, Any]]:
-    """Yields the fields of an object of an unknown class: the arguments of the constructor's call, its items, and its
-    state."""
-    for i, item in enumerate([*value.args, *value.listed]):
-        yield str(i), item
-    yield from value.named.items()
-    yield from ((str(key), item) for key, item in value.items.items())
-    states = value.state if isinstance(value.state, tuple) else (value.state,)
-    if all(state is None or isinstance(state, Mapping) for state in states):  # an object with __slots__ has two states
-        yield from ((str(key), item) for state in states for key, item in (state or {}).items())
-    else:
-        yield "state", value.state
 
 
 def _are_long(items: list[Any] | tuple[Any, ...]) -> bool:
@@ -125,14 +109,9 @@ def _leaf(value: Any, file: str, key: str, rank: int | None) -> Leaf:
     if isinstance(value, (bool, int)):
         # hex(), because Python refuses to print a very large integer in decimal digits.
         return Leaf("number", type(value).__name__, (), checksum(hex(value).encode()), part, rank, value)
-    text = value if value is None or isinstance(value, str) else _said(value)
+    text = value if value is None or isinstance(value, str) else str(value)  # an empty container, or a complex number
     same = checksum(without_volatile(text).encode("utf-8", "replace") if text is not None else b"")
     return Leaf("text", "none" if text is None else "str", (), same, part, rank, text)
-
-
-def _said(value: Any) -> str:
-    """Returns a text for an empty container, an object without fields, or a complex number."""
-    return str(value.path) if isinstance(value, Inert) else str(value)
 
 
 def _of_stored(kind: Any, stored: Stored, part: Any, rank: int | None) -> Leaf:

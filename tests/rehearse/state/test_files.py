@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,22 @@ def test_damaged_file_is_an_error_with_its_name(name: str, data: bytes, tmp_path
     (tmp_path / name).write_bytes(data)
     with pytest.raises(CheckpointError, match=rf"{name}: "):
         of_files(tmp_path, [name])
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "pickle.npy"])
+def test_objects_in_numpy_files_are_refused_and_not_unpickled(name: str, tmp_path: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> object:
+            return open, (str(tmp_path / "ran"), "w")
+
+    array = np.array([Hostile()], object)
+    if name == "pickle.npy":
+        (tmp_path / name).write_bytes(pickle.dumps(Hostile()))
+    else:
+        np.save(tmp_path / name, array) if name == "a.npy" else np.savez(tmp_path / name, x=array)
+    with pytest.raises(CheckpointError, match=rf"{name}: "):
+        of_files(tmp_path, [name])
+    assert os.listdir(tmp_path) == [name]
 
 
 @pytest.mark.parametrize("name", ["a.pt", "a.safetensors", "a.npy", "a.npz", "a.json", "a.txt"])
