@@ -86,9 +86,10 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         dice = random.Random(f"{spec.seed}.{spec.name}")
         watches = config.restart.hang_after_s is not None
         live = LiveRun(folder, counter=spec.facts.counter, here=cluster.ranks_are_here)
-        # An undisturbed run watches all files, because only its events show which files are checkpoints.
-        watch = FileWatch(live, partial(is_state, folder, spec.facts.saves) if spec.drill else lambda path: True)
         versions = FileVersions(live, folder_of_versions(folder.path))
+        # An undisturbed run watches all files, because only its events show which files are checkpoints.
+        counts = partial(is_state, folder, spec.facts.saves) if spec.drill else lambda path: True
+        watch = FileWatch(live, counts, versions.heard)
         if cluster.file_events:
             cluster.file_events.step, cluster.file_events.heard = live.step, watch.heard
         scene = Scene(live, watch, cluster, str(job.id), spec.facts, spec.grace_s, dice, tell, watches, spec.thorough)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
 import stat
 import threading
@@ -16,7 +17,6 @@ from pathlib import Path
 from clusterdp.rehearse.observe import inotify
 from clusterdp.rehearse.observe.live_run import LiveRun
 
-WAIT_S = 0.2
 ROOM = 1 << 29  # maximum number of bytes of all copies of a run
 LARGEST = 1 << 26  # maximum number of bytes of a copy, which is made from the page cache while the program runs
 WHOLE = inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.FOUND
@@ -36,33 +36,26 @@ class Version:
 
 
 class FileVersions:
-    """Copies each version of a run's files, in a thread of its own until close().
-
-    FileVersions has an inotify of its own, because copies take time, and FileWatch must note the time of each event at
-    once. Without inotify, FileVersions keeps no version.
-    """
+    """Copies each version of a run's files, in a thread of its own until close(), because FileWatch, which hears of the
+    files, must note the time of each event at once, and copies take time."""
 
     def __init__(self, live: LiveRun, kept: Path):
         self._live = live
         self._kept = kept
         self._room = ROOM
         self._count = 0
-        self._over = threading.Event()
-        self._source: inotify.Inotify | None = None
-        with suppress(OSError):
-            self._source = inotify.Inotify(live.run.code)
+        self._events: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
         kept.mkdir()
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
+    def heard(self, mask: int, path: str) -> None:
+        """Takes an event of inotify on a file below the working folder."""
+        self._events.put((mask, path))
+
     def _listen(self) -> None:
-        while self._source:
-            over = self._over.is_set()  # read before the events, so that all events before close() are handled
-            events = [*self._source.events(WAIT_S)]
-            for mask, path in events:
-                self._note(mask, path)
-            if over and not events:
-                return
+        for mask, path in iter(self._events.get, None):
+            self._note(mask, path)
 
     def _note(self, mask: int, path: str) -> None:
         name = os.path.relpath(path, self._live.run.code)
@@ -88,11 +81,8 @@ class FileVersions:
             file.write(json.dumps(asdict(version)) + "\n")
 
     def close(self) -> None:
-        self._over.set()
+        self._events.put(None)
         self._thread.join()
-        if self._source:
-            self._source.close()
-            self._source = None
 
 
 def _is_link(path: str) -> bool:

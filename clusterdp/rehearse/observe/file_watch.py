@@ -1,4 +1,10 @@
-"""FileWatch: watches how a run uses its files, by inotify."""
+"""FileWatch: watches how a run uses its files, by inotify.
+
+FileWatch and FileEvents (file_events.py) cannot replace each other. A trap comes before its call, and has the rank, the
+step and the flags. It does not see the end of a writing, because a program that is killed calls no close(2). Traps of
+reads and closes would be 20 times as many: loading torch opens 1,600 files to read. inotify reports both, also where
+traps are not possible (other clusters, older kernels), but it comes late and holds no call.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +40,17 @@ class FileWatch:
     each call until it has read the step.
     """
 
-    def __init__(self, live: LiveRun, counts: Callable[[str], bool] = is_checkpoint):
+    def __init__(
+        self,
+        live: LiveRun,
+        counts: Callable[[str], bool] = is_checkpoint,
+        below: Callable[[int, str], None] = lambda mask, path: None,
+    ):
         """`counts`: decides by its path whether a file is watched (relative to the working folder if the file is below
-        it)."""
+        it). `below`: gets each event on a file below the working folder."""
         self._live = live
         self._counts = counts
+        self._below = below
         self._elsewhere: set[str] = set()  # the run's files in folders that other programs use, too
         self._uses: dict[str, FileUse] = {}
         self.last_saved = 0.0  # when a file other than a best model was last closed after writing, or renamed
@@ -79,6 +91,8 @@ class FileWatch:
                     self._since = self._ahead.popleft() if mask & inotify.CREATE else self._since
                     continue
                 name = path.removeprefix(f"{self._live.run.code}/")
+                if name != path:
+                    self._below(mask, path)
                 if (name != path or path in self._elsewhere) and self._counts(name):
                     use = self._uses.setdefault(name, FileUse())
                     if mask & inotify.CREATE and path in self._linked:
