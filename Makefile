@@ -122,10 +122,13 @@ release: lint
 	@test -n "$(V)" || { echo 'make release V=0.2.0: which version?' >&2; exit 2; }
 	@test -z "$$(git status --porcelain)" || { echo 'make release: commit your changes first' >&2; exit 2; }
 	@grep -q '^## $(V) (unreleased)$$' CHANGELOG.md || { echo 'CHANGELOG.md: no heading "## $(V) (unreleased)"' >&2; exit 2; }
+	@test -s build/figures.jsonl || { echo 'make release: run `make bench` first, on an idle machine' >&2; exit 2; }
 	sed -i.old 's/^__version__ = .*/__version__ = "$(V)"/' clusterdp/__init__.py && rm clusterdp/__init__.py.old
 	sed -i.old 's/^version = "[^"]*"/version = "$(V)"/' clusterdp/fakeslurm/pyproject.toml && rm clusterdp/fakeslurm/pyproject.toml.old
 	sed -i.old "s/^## $(V) (unreleased)$$/## $(V) ($$(date +%Y-%m-%d))/" CHANGELOG.md && rm CHANGELOG.md.old
+	$(bin)/python -m pytest -n 4 --dist worksteal -m "not slurm and not slow and not gpu" --junitxml=build/tests.xml
 	$(bin)/python -m pytest tests/test_wheel.py
+	$(bin)/python -m tests.benchmarks.history $(V) build/tests.xml build/figures.jsonl
 	git commit -am 'Release $(V)' && git tag -a v$(V) -m 'clusterdp $(V)'
 
 clean:
