@@ -15,6 +15,7 @@ from typing import cast
 import pytest
 
 from clusterdp import procfs
+from clusterdp.rehearse.drills.copies import copy_damaged, restarted_from_memory
 from clusterdp.rehearse.drills.losses import batch_host_lost, node_replaced, node_stopped, rank_killed
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.run_spec import Missed, NotPossibleHere
@@ -123,3 +124,13 @@ def test_node_drills_are_impossible_with_one_node_or_ranks_elsewhere(
                 drill(cast(Scene, scene))
         finally:
             task.kill()
+
+
+@pytest.mark.parametrize("drill", [restarted_from_memory, copy_damaged])
+@pytest.mark.parametrize(("ours", "here"), [(False, True), (True, False)])
+def test_drill_on_copies_does_not_apply_to_a_program_without_them(
+    drill: Callable[[Scene], None], ours: bool, here: bool
+) -> None:
+    scene = SimpleNamespace(is_ours=ours, cluster=SimpleNamespace(ranks_are_here=here), wait=pytest.fail)
+    with pytest.raises(NotPossibleHere, match="copies"):
+        drill(cast(Scene, scene))

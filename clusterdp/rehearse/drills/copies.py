@@ -16,6 +16,7 @@ TRIES = 20  # times that the ranks are stopped, until a copy is newer than all c
 
 def restarted_from_memory(scene: Scene) -> None:
     """Kills all ranks. The next attempt must resume from the copy."""
+    _must_have_copies(scene)
     pids, copy, _ = _newest_copy(scene)
     attempt = scene.newest()
     scene.kill(pids)
@@ -26,6 +27,7 @@ def restarted_from_memory(scene: Scene) -> None:
 def copy_damaged(scene: Scene) -> None:
     """Flips a bit of the newest copy, and kills all ranks. The next attempt must resume from the checkpoint before
     it."""
+    _must_have_copies(scene)
     scene.wait("a checkpoint", lambda: bool(list_checkpoints(scene.run.checkpoints)), scene.patience_s)
     pids, copy, memory = _newest_copy(scene)
     attempt = scene.newest()
@@ -40,13 +42,16 @@ def copy_damaged(scene: Scene) -> None:
     scene.hit(evidence, *CRASHES, attempt=attempt, resumes=DISK)
 
 
-def _newest_copy(scene: Scene) -> tuple[list[int], CheckpointInfo, MemoryStorage]:
-    """Stops all ranks when they have a copy that is newer than all checkpoints. Returns their pids, the copy, and the
-    memory of rank 0's node."""
+def _must_have_copies(scene: Scene) -> None:
     if not scene.is_ours:
         raise NotPossibleHere("the program has its own checkpoints, and no copies in memory")
     if not scene.cluster.ranks_are_here:
         raise NotPossibleHere("the ranks run on other machines, and so do their copies")
+
+
+def _newest_copy(scene: Scene) -> tuple[list[int], CheckpointInfo, MemoryStorage]:
+    """Stops all ranks when they have a copy that is newer than all checkpoints. Returns their pids, the copy, and the
+    memory of rank 0's node."""
     memory = _memory(scene)
     for _ in range(TRIES):
         scene.wait("a copy in memory", lambda: _ahead(scene, memory) is not None, scene.patience_s)
