@@ -177,6 +177,44 @@ def test_epoch_left_by_break_counts_as_ended_unless_the_training_ends_too(job: J
     assert ended == ([True, True, False] if leaves == "epoch" else [False])
 
 
+def test_epoch_left_after_a_watch_in_its_batch_is_saved_as_ended(job: JobHandle) -> None:
+    loop = job.loop(job.loader(DATA, 2), {})
+    for epoch in loop.epochs():
+        for _ in epoch:
+            assert list(loop.watch([0])) == [0]
+            break
+        loop.save()
+        assert loop.position.ended
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_epoch_is_whole_after_a_look_at_its_first_batch(job: JobHandle, keep: bool) -> None:
+    loop = job.loop(job.loader(DATA, 2), {})
+    seen = []
+    for epoch in loop.epochs():
+        batches = iter(epoch)
+        first = next(batches)[0].tolist()
+        if not keep:
+            del batches
+        for (batch,) in epoch:
+            batches = None  # type: ignore[assignment]
+            seen.append((*batch.tolist(), loop.position.ended))
+    assert len(seen) == 5
+    assert (*first, False) == seen[0]
+    assert not any(ended for *_, ended in seen)
+
+
+def test_iterator_kept_from_an_earlier_epoch_does_not_end_the_next_epoch(job: JobHandle) -> None:
+    loop = job.loop(job.loader(DATA, 2), {}, epochs=3)
+    ended = []
+    for epoch in loop.epochs():
+        batches = iter(epoch)  # closes the iterator of the epoch before
+        next(batches)
+        next(batches)
+        ended.append(loop.position.ended)
+    assert ended == [False] * 3
+
+
 @pytest.mark.parametrize("in_background", [False, True])
 @pytest.mark.parametrize("at", [(0, 2), (1, 0), (1, 6)], ids=str)
 def test_interrupted_evaluation_is_repeated_with_the_same_random_numbers(

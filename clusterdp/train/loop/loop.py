@@ -211,9 +211,8 @@ class Loop(Generic[Batch]):
         have different numbers of items, unless the model is sharded: see even_batches(). A call in the middle of an
         epoch counts the current step as done."""
         check_can_be_read("loop.watch", items)
-        if self._left and not self.position.ended and self.batches.can_be_left:
+        if self._left and self.batches.can_be_left:
             self._between_windows("watch")
-            self.position.ended = True  # a resumed attempt continues after this epoch
         with self._rank.stop.shielded():
             iterator = iter(items)
         yield from self._phases.watch(same_number(iterator, self._rank.group, self.state))
@@ -291,10 +290,10 @@ class Loop(Generic[Batch]):
     def _epoch_batches(self) -> Iterator[Batch]:
         if self.position.batch == 0:
             self._restore_rng()  # no iterator of this epoch has drawn random numbers yet
-        watch, time = self._phases.stopwatch, self._record.time
+        watch, time, epoch = self._phases.stopwatch, self._record.time, self.epoch
         time.turn("steps")
         watch.begin(self.first + self.position.step)
-        self._rest = batches = self.batches.open()
+        self._left, self._rest = False, (batches := self.batches.open())
         self._restore_rng()
         if self.restored is not None and self.batches.differs is not None:
             differences = (*self.restored.differences, f"loader: {self.batches.differs}")
@@ -318,7 +317,7 @@ class Loop(Generic[Batch]):
                     self.position.ended = True
                     break
         except GeneratorExit:
-            if not sys.is_finalizing():
+            if self._rest is batches and self.epoch == epoch and not sys.is_finalizing():  # else an older iterator
                 self._left, self._rest, self._rng_before = True, None, self.batches.note_end()
             raise
         finally:
@@ -340,12 +339,13 @@ class Loop(Generic[Batch]):
 
     def _close_step(self) -> None:
         """Does the work between two steps and, between two windows, obeys the shared flags."""
+        if self._left and self.batches.can_be_left:
+            self.position.ended = True  # a resumed attempt continues after this epoch
         if not self._open:
             return
         self._open, position, record, watch = False, self.position, self._record, self._phases.stopwatch
         watch.lap("step")  # the rest of the step, which has no lap of its own
         self.batches.advance()
-        position.ended = position.ended or (self._left and self.batches.can_be_left)  # a resume goes on after the epoch
         self._open_window.close_step()
         record.step = watch.page[page.STEP] = self.first + position.step
         total = self.total_steps + self.first if self.total_steps is not None else None
