@@ -104,47 +104,19 @@ if TYPE_CHECKING:
     from clusterdp.train.trainer.predictions import load_predictions as load_predictions
     from clusterdp.train.trainer.trainer import Trainer as Trainer
 
-_HOMES = {
-    "Amp": "optim.amp",
-    "BatchSize": "optim.batch_size",
-    "SharedFlags": "ranks.shared_flags",
-    "Ema": "optim.ema",
-    "Swa": "optim.swa",
-    "Epoch": "loop.position",
-    "NanGuard": "optim.nan_guard",
-    "Group": "ranks.group",
-    "History": "loop.history",
-    "JobHandle": "job",
-    "Loop": "loop.loop",
-    "Meters": "trainer.meters",
-    "Prefetcher": "data.prefetch",
-    "Rendezvous": "ranks.rendezvous",
-    "ResumableSampler": "data.sampler",
-    "SeededDataset": "data.seeded",
-    "Shards": "data.shards",
-    "ModelParallel": "parallel.model_parallel",
-    "StopSignal": "ranks.stop",
-    "Stopped": "ranks.stop",
-    "Tracer": "profile.tracer",
-    "Trainer": "trainer.trainer",
-    "load_predictions": "trainer.predictions",
-    "early_stopping": "trainer.callbacks",
-    "even_batches": "data.even_batches",
-    "find_workers": "profile.worker_finder",
-    "gradient_sync": "optim.accumulation",
-    "in_parts": "parallel.model_parallel",
-    "place": "parallel.model_parallel",
-    "keep_best": "trainer.callbacks",
-    "own_job": "process.own_job",
-    "plateau": "trainer.callbacks",
-    "read_tar": "data.shards",
-    "recompute": "parallel.activation_checkpointing",
-    "seed_everything": "ranks.group",
-    "settle_buckets": "parallel.ddp",
-    "sync_batchnorm": "parallel.syncbn",
-    "warmup_cosine": "optim.lr_schedule",
-    "windows": "optim.accumulation",
-}
+_PUBLIC = """
+    data.even_batches.even_batches data.prefetch.Prefetcher data.sampler.ResumableSampler data.seeded.SeededDataset
+    data.shards.Shards data.shards.read_tar job.JobHandle loop.history.History loop.loop.Loop loop.position.Epoch
+    optim.accumulation.gradient_sync optim.accumulation.windows optim.amp.Amp optim.batch_size.BatchSize
+    optim.ema.Ema optim.lr_schedule.warmup_cosine optim.nan_guard.NanGuard optim.swa.Swa
+    parallel.activation_checkpointing.recompute parallel.ddp.settle_buckets parallel.model_parallel.ModelParallel
+    parallel.model_parallel.in_parts parallel.model_parallel.place parallel.syncbn.sync_batchnorm
+    process.own_job.own_job profile.tracer.Tracer profile.worker_finder.find_workers ranks.group.Group
+    ranks.group.seed_everything ranks.rendezvous.Rendezvous ranks.shared_flags.SharedFlags ranks.stop.StopSignal
+    ranks.stop.Stopped trainer.callbacks.early_stopping trainer.callbacks.keep_best trainer.callbacks.plateau
+    trainer.meters.Meters trainer.predictions.load_predictions trainer.trainer.Trainer
+"""
+_HOMES = {name: module for module, _, name in (path.rpartition(".") for path in _PUBLIC.split())}
 
 
 if not TYPE_CHECKING:

@@ -7,13 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sized
 from typing import Any
 
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    Subset,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.data.dealt_out import is_whole

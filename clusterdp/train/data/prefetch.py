@@ -41,9 +41,7 @@ class Prefetcher:
     ):
         self.batches = batches
         self.device = torch.device(device)
-        self.transform = transform
-        self.ahead = ahead
-        self.lap = lap
+        self.transform, self.ahead, self.lap = transform, ahead, lap
         self._stream = _side_stream(self.device) if self.device.type == "cuda" else None
 
     def __iter__(self) -> Iterator[Any]:

@@ -49,11 +49,8 @@ class ResumableSampler(Sampler[Any]):
         self.world_size = world_size if world_size is not None else dist.get_world_size() if grouped else 1
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank: {self.rank} is not in 0..{self.world_size - 1}. Pass the rank among world_size.")
-        self.shuffle = shuffle
-        self.seed = seed
-        self.drop_last = drop_last
-        self.epoch = 0
-        self.consumed = 0
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.epoch = self.consumed = 0
         self.numbered = False  # yield (place, index), for an order in which an index may come twice (SeededDataset)
         self._orders: Sampler[int] | None = None  # another sampler, which draws the order
         self._drawn: torch.Tensor | None = None  # the order of this epoch by the other sampler, which may change

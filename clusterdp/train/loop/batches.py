@@ -58,11 +58,7 @@ class Batches(Generic[Batch]):
     ):
         """lap: a function that is called with a name for the work since the last call; see Stopwatch. limit: the most
         batches of an epoch."""
-        self.limit = limit
-        self.rank = rank
-        self.lap = lap
-        self.move = move
-        self.loader = loader
+        self.rank, self.loader, self.move, self.lap, self.limit = rank, loader, move, lap, limit
         self.batch_size = batch_size_of(loader) or 1  # samples in a full batch; the epoch's last batch may be shorter
         self.sampler = our_sampler(loader)
         self.is_global = self.sampler is not None or counts_samples(getattr(loader, "dataset", None))

@@ -54,11 +54,7 @@ class Forgotten:
     """
 
     def __init__(
-        self,
-        state: Mapping[str, Any],
-        loader: Any,
-        older: Callable[[], list[str]] = list,
-        forget: Collection[str] = (),
+        self, state: Mapping[str, Any], loader: Any, older: Callable[[], list[str]] = list, forget: Collection[str] = ()
     ):
         self._state, self._loader, self._older, self._forget = state, loader, older, {*forget}
         self._census, self._place = Census(state, loader), ""

@@ -191,9 +191,7 @@ class LoaderState:
     """The state of a loader, or of its data set, that keeps its own position."""
 
     def __init__(self, loader: Any, position: Position, world_size: int):
-        self.loader = loader
-        self.position = position
-        self.world_size = world_size
+        self.loader, self.position, self.world_size = loader, position, world_size
         # Mosaic counts the samples of all ranks. Any other position belongs to one rank.
         self.per_rank = not counts_samples(getattr(loader, "dataset", None))
         self.restored = self.pending = False  # pending: no iterator was made since the restore

@@ -11,7 +11,6 @@ from typing import Any
 from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, Commit, LostContact, Restored, StateError
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.train.hang import page
-from clusterdp.train.hang.page import SAVE
 from clusterdp.train.loop.forgotten import Forgotten
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
@@ -54,8 +53,7 @@ class SaveSchedule:
         """state: the user's. loader: the loop's."""
         self.checkpointer = checkpointer
         self.witness = Witness(state, loader, rank, record, saving.witness)
-        self.every_steps = every_steps
-        self.every_s = every_s
+        self.every_steps, self.every_s = every_steps, every_s
         self._saved: Moment | None = None  # the moment whose state is in a checkpoint
         self._taken: Moment | None = None  # the moment whose state is being written
         self.first = 0  # number of steps of the run before this loop
@@ -92,7 +90,7 @@ class SaveSchedule:
         self._finish_copy()
         if self.checkpointer is not None and not self._checked:
             self._checked, began = True, time.monotonic()
-            with page.during(SAVE), self._tolerate(math.inf):
+            with page.during(page.SAVE), self._tolerate():
                 self.checkpointer.check(self._record.step)
             self._discount(time.monotonic() - began)
         if self.every_s and self._rank.is_first and time.monotonic() >= self._next:
@@ -107,7 +105,7 @@ class SaveSchedule:
     def note_progress(self, agreed: Agreed) -> None:
         """Commits the save in flight once all ranks have written it."""
         if self.checkpointer is not None:
-            with page.during(SAVE), self._tolerate(math.inf):
+            with page.during(page.SAVE), self._tolerate():
                 self._note(self.checkpointer.advance_to(agreed.progress))
                 self._say_lead()
 
@@ -134,7 +132,7 @@ class SaveSchedule:
         began = time.monotonic()
         if self.checkpointer is not None and self._saved != self._moment(step):
             before = self.checkpointer.token
-            with page.during(SAVE), self._tolerate(math.inf):
+            with page.during(page.SAVE), self._tolerate():
                 self.checkpointer.copy(self.first + step, self._meta())
                 if self.checkpointer.token != before:
                     self.witness.saved(self.checkpointer.token + MEMORY, self.first + step)
@@ -146,7 +144,7 @@ class SaveSchedule:
         some steps later. Equal on all ranks, because their steps have an agreed duration."""
         if self._copies_now and self.checkpointer is not None:
             self._copies_now, began = False, time.monotonic()
-            with page.during(SAVE), self._tolerate(math.inf):
+            with page.during(page.SAVE), self._tolerate():
                 self.checkpointer.finish_copy()
             self._discount(time.monotonic() - began)
 
@@ -168,7 +166,7 @@ class SaveSchedule:
             self.now(step)
             return
         began = time.monotonic()
-        with page.during(SAVE), self._tolerate(math.inf):
+        with page.during(page.SAVE), self._tolerate():
             if not self._saving.async_save:
                 self._save(step)
             elif self.checkpointer.async_save(self.first + step, self._meta()):
@@ -183,8 +181,8 @@ class SaveSchedule:
         if self.checkpointer is None:
             return
         began = time.monotonic()
-        with page.during(SAVE):
-            with self._tolerate(math.inf):  # if the save in flight fails, this save is still tried
+        with page.during(page.SAVE):
+            with self._tolerate():  # if the save in flight fails, this save is still tried
                 self._note(self.checkpointer.wait())
             if self._saved != self._moment(step):
                 self._retry(step)
@@ -201,7 +199,7 @@ class SaveSchedule:
         """Tries to save until a save succeeds. A save fails on all ranks together, and the ranks agree on whether there
         is time for another try."""
         deadline, pause_s = time.monotonic() + LAST_CHANCE_S, FIRST_PAUSE_S
-        with self._tolerate(math.inf):
+        with self._tolerate():
             self._save(step, compare_all=True)
             return
         if self._rank.is_first:
@@ -224,7 +222,7 @@ class SaveSchedule:
         upload() is called at the end of a loop."""
         if self.checkpointer is None:
             return
-        with page.during(SAVE):
+        with page.during(page.SAVE):
             uploaded = self.checkpointer.upload(LAST_UPLOAD_S)
         if not uploaded:
             say(
@@ -268,7 +266,7 @@ class Tolerance:
         self.failures = 0  # number of failed saves in a row
 
     @contextmanager
-    def __call__(self, at_most: float) -> Iterator[None]:
+    def __call__(self) -> Iterator[None]:
         try:
             yield
         except (ClaimLost, LostContact):
@@ -276,7 +274,7 @@ class Tolerance:
         except CheckpointError as error:
             self.failures += 1
             self._record.event("save-failed", step=self._record.step, error=str(error), failures=self.failures)
-            if self.failures > at_most or isinstance(error, StateError):  # then another try would not help
+            if isinstance(error, StateError):  # another try would not help
                 raise
             if self._rank.is_first:
                 say(f"clusterdp: {self._what} was not saved ({self.failures} in a row): {error}", error=True)

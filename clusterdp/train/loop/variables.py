@@ -32,14 +32,7 @@ from clusterdp.checkpoint.state import plain_holders
 from clusterdp.checkpoint.state.generators import is_ours, is_written_here, parts, reached
 from clusterdp.errors import StateError
 from clusterdp.train.loop.census import reached_by
-from clusterdp.train.loop.loop_body import (
-    Names,
-    is_at_for,
-    named_by_functions,
-    names_of,
-    set_variables,
-    variables_of,
-)
+from clusterdp.train.loop.loop_body import Names, is_at_for, named_by_functions, names_of, set_variables, variables_of
 from clusterdp.train.loop.plain_values import MOST_BYTES, MOST_ITEMS, address, copied, mark, on_gpu, to_gpu
 from clusterdp.train.loop.position import Position
 from clusterdp.train.output.say import say
@@ -215,11 +208,8 @@ class Variables:
 
     def _take(self, found: _For) -> dict[str, Any]:
         """Returns the variables as they are."""
-        frame, nothing = (
-            found.frame(),
-            {"function": "", "values": {}, "held": [], "classes": {}, "gpu": [], "links": []},
-        )
-        if frame is None:
+        nothing = {"function": "", "values": {}, "held": [], "classes": {}, "gpu": [], "links": []}
+        if (frame := found.frame()) is None:
             return nothing
         try:
             return self._take_from(frame, found)

@@ -43,12 +43,9 @@ class NanGuard:
             raise ConfigError(f"train.on_nan: {on_nan!r} is neither stop nor skip. Write one of them.")
         if on_nan == "skip" and getattr(model, "comm_hook_state", None) is not None:
             raise cannot_skip("on_nan: skip")
-        self.group = group
-        self.on_nan = on_nan
-        self.skipped = 0
-        self._looked_at = 0
+        self.group, self.on_nan = group, on_nan
+        self.skipped = self._looked_at = self._in_a_row = 0
         self._step = step or (lambda: self._looked_at)
-        self._in_a_row = 0
         self._losses: list[tuple[torch.Tensor, Indices]] = []  # the losses of the current step
         # A batch with a NaN changes BatchNorm's statistics before its loss is known.
         self._buffers = [b for b in model.buffers() if b.is_floating_point()] if on_nan == "skip" else []

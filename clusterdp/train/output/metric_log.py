@@ -31,8 +31,7 @@ class MetricLog:
     """
 
     def __init__(self, path: Path | None, every_s: float | None = None, sinks: Sequence[Sink] = ()):
-        self.path = path
-        self.every_s = every_s
+        self.path, self.every_s = path, every_s
         self.sinks = list(sinks)
         self._best_effort = BestEffortFile(path) if path is not None else None
         self._full: dict[int, BestEffortFile] = {}  # id of a sink -> the errors of its full disk

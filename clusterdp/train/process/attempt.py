@@ -44,7 +44,6 @@ from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.hang import page
 from clusterdp.train.hang.note import leave_hung
-from clusterdp.train.hang.page import END, PROGRAM
 from clusterdp.train.output.best_effort import LONGEST_WAIT_S, retry_while_full
 from clusterdp.train.output.say import say
 from clusterdp.train.process import entry, standby
@@ -261,9 +260,9 @@ def _run_in_group(
         claim = Claim.take(run.claims, attempt, os.urandom(4).hex()) if run and first else None
         job = JobHandle(settings, group, stop, attempt, claim)
         peers.step = partial(getattr, job, "step")
-        page.enter(PROGRAM)
+        page.enter(page.PROGRAM)
         ending = _call(function, job)
-    page.enter(END)
+    page.enter(page.END)
     _agree_on_ending(group, ending)
     if any(group.agree(_is_lost(claim))):
         ending = replace(ending, outcome="overtaken", reason="claim")

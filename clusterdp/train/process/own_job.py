@@ -20,7 +20,6 @@ from clusterdp.rundir import RunDir
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.argument_names import checked
 from clusterdp.train.hang import page
-from clusterdp.train.hang.page import END, PROGRAM
 from clusterdp.train.job import JobHandle, running_job
 from clusterdp.train.output.say import say
 from clusterdp.train.process.attempt import (
@@ -90,11 +89,11 @@ def _own_job() -> JobHandle:
     peers.step = lambda: job.step
     if settings.run_dir is not None:  # else the program is on somebody's terminal, or in a notebook
         say(first_line(group))
-    page.enter(PROGRAM)
+    page.enter(page.PROGRAM)
 
     @atexit.register
     def close() -> None:
-        page.enter(END)
+        page.enter(page.END)
         job.record.time.tell()
         job.metrics.close()
         watch.close()

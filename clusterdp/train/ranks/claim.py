@@ -21,10 +21,7 @@ WRITTEN_S = 3.0  # seconds after which a claim is written
 
 class Claim:
     def __init__(self, folder: Path, number: int, attempt: str, token: str):
-        self.folder = folder
-        self.number = number
-        self.attempt = attempt
-        self.token = token
+        self.folder, self.number, self.attempt, self.token = folder, number, attempt, token
         self._is_replaced = any(_is_later(text, attempt) for text in _texts(folder, below=number))
 
     @classmethod

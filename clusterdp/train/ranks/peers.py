@@ -28,9 +28,7 @@ LAST_WAIT_S = 3.0  # seconds that rank 0 waits for the other ranks: two checks o
 
 class PeerWatch:
     def __init__(self, notes: StoreNotes, rank: int, world_size: int):
-        self.notes = notes
-        self.rank = rank
-        self.world_size = world_size
+        self.notes, self.rank, self.world_size = notes, rank, world_size
         self.alone = world_size == 1
         self.step: Callable[[], int | None] = lambda: None  # returns this rank's step; None before there is a job
         self._ended = threading.Event()

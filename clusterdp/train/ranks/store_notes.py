@@ -22,9 +22,7 @@ MOST = 400  # the largest number of characters in a note
 
 class StoreNotes:
     def __init__(self, store: Store, key: bytes | None, attempt: str):
-        self.store = store
-        self.key = key
-        self.attempt = attempt
+        self.store, self.key, self.attempt = store, key, attempt
 
     def leave(self, name: str, rank: int, text: str = "") -> None:
         """Writes a note, unless a valid note with this name exists. Raises RuntimeError if the store is gone."""

@@ -7,7 +7,6 @@ that has gone back to an older step, and then trains differently, has other rows
 from __future__ import annotations
 
 import copy
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,7 +38,7 @@ class BestModel:
 
     def save(self) -> None:
         """Saves the present model, and waits until it is durable."""
-        with self._tolerate(math.inf):
+        with self._tolerate():
             self._save(self._checkpointer())
 
     def save_if_better(self, monitor: str, mode: str) -> None:
@@ -51,7 +50,7 @@ class BestModel:
                 f"keep_best: this Trainer keeps its best model by {before[0]} ({before[1]}), and cannot keep another "
                 f"by {monitor} ({mode}). Leave one out; early_stopping(load_best=True) keeps one, too."
             )
-        with self._tolerate(math.inf):
+        with self._tolerate():
             checkpointer = self._checkpointer()
             if not self._looked:
                 self._kept, self._looked = checkpointer.peek(), True

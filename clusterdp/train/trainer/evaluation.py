@@ -17,7 +17,6 @@ from clusterdp.train.data.even_batches import even_batches
 from clusterdp.train.data.loader_defaults import check_can_be_read_again
 from clusterdp.train.data.prefetch import Prefetcher
 from clusterdp.train.hang import page
-from clusterdp.train.hang.page import EVALUATION
 from clusterdp.train.trainer import train_step
 from clusterdp.train.trainer.scores import Scores
 
@@ -86,7 +85,7 @@ def evaluating(trainer: Trainer) -> Iterator[None]:
                 dist.broadcast(buffer, 0)
     was = net.training
     trainer._mode(training=False)
-    with torch.no_grad(), page.during(EVALUATION):
+    with torch.no_grad(), page.during(page.EVALUATION):
         yield
     trainer._mode(training=was)
 

@@ -211,22 +211,18 @@ class Witness:
         return verdict
 
     def _tell(self, then: Account, verdict: Verdict) -> None:
-        steps = then.step + 1, verdict.last
+        first, last = then.step + 1, verdict.last
         line = f"as in attempt {then.attempt}: {verdict.differs}"
         if verdict.kind == OTHER:
             line = f"NOT {line}"
         elif verdict.kind == SAME:
-            span = (
-                f"steps {steps[0]} to {steps[1]} repeat those"
-                if steps[0] < steps[1]
-                else f"step {steps[0]} repeats that"
-            )
+            span = f"steps {first} to {last} repeat those" if first < last else f"step {first} repeats that"
             line = f"{span} of attempt {then.attempt} ({', '.join(verdict.compared)})."
-        if verdict.kind == OTHER or steps[0] <= steps[1]:  # else it is over, and has no step to compare
+        if verdict.kind == OTHER or first <= last:  # else it is over, and has no step to compare
             say(f"clusterdp: resumed at step {then.step}: {line}", error=verdict.kind == OTHER)
             if verdict.numbers:
                 say(f"clusterdp: resumed at step {then.step}: {verdict.numbers}.")
-        told = {"restored_step": then.step, "first": steps[0], "last": steps[1], "verdict": verdict.kind}
+        told = {"restored_step": then.step, "first": first, "last": last, "verdict": verdict.kind}
         self._record.event("witness", **told, compared=verdict.compared, differs=verdict.differs)
 
 
@@ -264,10 +260,8 @@ def _write(folder: Path, account: Account, durably: bool) -> None:
         for after, marks in account.details.items()
     }
     ranks = [b64encode(array("I", row).tobytes()).decode() for row in account.ranks]
-    text, path = (
-        json.dumps({**vars(account), "details": details, "ranks": ranks}),
-        _path(folder, account.step, account.token),
-    )
+    text = json.dumps({**vars(account), "details": details, "ranks": ranks})
+    path = _path(folder, account.step, account.token)
     with suppress(OSError):
         folder.mkdir(exist_ok=True)
         if durably:
