@@ -235,7 +235,7 @@ def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
                 pass
         if callable(end := getattr(getattr(loader, "_iterator", None), "_shutdown_workers", None)):
             end()  # a process that was stopped would end now
-        loop._rest = None  # the garbage collector would wait 5 s for each of its workers
+        loop.batches.opened = None  # the garbage collector would wait 5 s for each of its workers
         return seen, loop
 
     return run

@@ -55,7 +55,9 @@ def seen(
                 if loop.step + 1 == stop_at:
                     os.kill(os.getpid(), signal.SIGTERM)
         except Stopped:
-            loop._rest = None  # its workers end now, as with a process; the garbage collector waits 5 s for each
+            loop.batches.opened = (
+                None  # its workers end now, as with a process; the garbage collector waits 5 s for each
+            )
     return batches, loop, counter
 
 

@@ -65,6 +65,7 @@ class Batches(Generic[Batch]):
         self.position = Position(self.batch_size * rank.world_size if self.is_global else 0)
         self.per_epoch: int | None = None  # batches per epoch; None if the loader has no length
         self.left: int | None = None
+        self.opened: Iterator[Batch] | None = None  # the rest of the epoch; None if the program has left it
         self._compared = self.is_global or rank.world_size == 1  # whether the ranks' batches need no check for equality
         self._surplus = False  # whether this rank has more batches than it gives: than another rank, or than the limit
         self._read = False  # whether this process has read an epoch of the loader
@@ -236,8 +237,8 @@ class Batches(Generic[Batch]):
         self.left = self.rest()
         if self.position.ended:
             self._pass_end()
-            return iter(())
-        return self._moved(self._found())
+        self.opened = iter(()) if self.position.ended else self._moved(self._found())
+        return self.opened
 
     def _moved(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         if self.move is False or (self.rank.device.type == "cpu" and self.move is True):

@@ -8,31 +8,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clusterdp.checkpoint.state import rng
 from clusterdp.checkpoint.state.parameter_names import check_held
-from clusterdp.errors import ConfigError, StateError
+from clusterdp.errors import StateError
 from clusterdp.train.argument_names import check_counts, checked_class
 from clusterdp.train.data.even_batches import same_number
 from clusterdp.train.data.loader_defaults import check_can_be_read
 from clusterdp.train.hang import page
 from clusterdp.train.loop.batches import Batches
 from clusterdp.train.loop.graph_watch import GraphWatch, detached
+from clusterdp.train.loop.place import ENTER, EVALUATE, LEAVE, OVER, QUIT, RETURN, Place
 from clusterdp.train.loop.position import Epoch
 from clusterdp.train.loop.save_schedule import CHECKPOINT, SaveSchedule
 from clusterdp.train.loop.variables import BATCHES, EPOCHS, Variables
-from clusterdp.train.optim.lr_schedule import Schedules
 from clusterdp.train.optim.open_window import OpenWindow
-from clusterdp.train.output.say import say
 from clusterdp.train.parallel.ddp import DdpModels, check_never_skips
 from clusterdp.train.profile.stopwatch import report_times
 from clusterdp.train.ranks.shared_flags import Agreed
-from clusterdp.train.ranks.stop import Stopped
-from clusterdp.wording import counted
 
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Restored
@@ -87,31 +83,26 @@ class Loop(Generic[Batch]):
         continues: Loop[Any] | None = None,
     ):
         self._phases, self._rank, self._record = phases, phases.rank, phases.record
-        self.name, self.continues, self.over, self.forget = name, continues, False, forget
+        self.name, self.continues, self.forget = name, continues, forget
         self.announces = True  # whether each rank prints its share of the samples
         self.batches = Batches(phases.rank, loader, move, phases.stopwatch.lap, limit=limit_batches)
         self.position = self.batches.position
         self.position.epochs, self.position.limit, self.position.accumulate = epochs, max_steps or 0, accumulate
-        self.total_epochs, self._max_steps, self._limit = epochs, max_steps, sys.maxsize  # last step at the latest
+        self.total_epochs, self.max_steps, self.limit = epochs, max_steps, sys.maxsize  # limit: of the steps
         check_counts(accumulate=accumulate, max_steps=max_steps, limit_batches=limit_batches)
         check_never_skips(state)
         check_held(state)
         self.accumulate = self.window = accumulate  # window: number of batches in the current window
-        self._models = DdpModels(state)
+        self.place = Place(self.position, can_be_left=self.batches.can_be_left)
+        self.models = DdpModels(state)
         hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
         kept = {**state, **{name: hook for name, hook in hooks.items() if hook is not None}}
         self.variables = Variables(state, loader, self.position, phases.rank, forget)
         self.batches.state["loop_variables"] = self.variables
         self.state = self.batches.with_state(kept)
-        saving = (phases.saving, phases.checkpointer(self.state), self._meta, every_steps, every_s, kept)
-        self.saves = SaveSchedule(phases.rank, phases.record, *saving, loader)
-        self._rest: Iterator[Batch] | None = None  # the batches of the epoch from the present one on
-        self._open = False  # whether the user's code is working on a batch
-        self._in_window = 0  # number of finished batches of the window
+        saves = partial(SaveSchedule, phases.rank, phases.record, phases.saving, phases.checkpointer(self.state))
+        self.saves = saves(lambda: {"epoch": self.epoch, "total": self.total_steps}, every_steps, every_s, kept, loader)
         self._enough = False  # whether this rank has called end()
-        self._rng_pending = self._is_repeated = False
-        self._left = False  # whether the program has left the epoch early
-        self._rng_before: dict[str, Any] = {}  # random state before the code that a resume repeats
         self.between: Callable[[], bool] | None = None  # called between two steps; returns whether time passed
         self._logged: dict[str, Any] = {}
         self._graphs = GraphWatch()
@@ -141,7 +132,11 @@ class Loop(Generic[Batch]):
     @property
     def window_ends(self) -> bool:
         """Whether the current batch is the last of its window, after which the optimizer steps."""
-        return self._in_window + 1 == self.window
+        return self.place.in_window + 1 == self.window
+
+    @property
+    def over(self) -> bool:
+        return self.place.where is OVER
 
     @property
     def samples(self) -> Callable[[], list[int]] | None:
@@ -155,29 +150,7 @@ class Loop(Generic[Batch]):
             yield from epoch
 
     def epochs(self) -> Iterator[Epoch[Batch]]:
-        self.batches.measure()
-        if self.accumulate > 1 and self.batches.per_epoch is None:
-            raise ConfigError(
-                "accumulate: the loader has no length, so it is not known which batch ends an epoch's last window. "
-                "Give its data set a __len__."
-            )
-        with page.during(page.RESTORE):
-            self._phases.begin(self)
-            self._restore()
-        self._models.begin(self._rank.world_size)
-        if self.announces and self.continues is None and not self.position.finished:
-            self.batches.say_share(str(self) if self.name else "", self.accumulate)
-        most = self._phases.max_steps
-        self._limit = min(self._max_steps or sys.maxsize, sys.maxsize if most is None else most - self.first)
-        profile = self._phases.profile
-        self.total_steps = self.batches.steps_in_all(self._limit, None if profile is None else profile.steps)
-        self._schedules.say(self.restored if self._rank.is_first else None, self.total_steps, self.accumulate)
-        self._phases.stopwatch.page[page.FIRST] = self.first + self.step
-        if profile is not None:
-            profile.begin(self.state)
-        self.position.end_at_limit(self.step >= self._limit)
-        if self.position.finished:
-            self._say_complete()
+        self._phases.begin(self)
         self.variables.enter(EPOCHS, sys._getframe())
         while not self.position.finished:
             self.batches.tell_epoch()
@@ -186,18 +159,16 @@ class Loop(Generic[Batch]):
                 with Epoch(self.position.epoch, self._epoch_batches, done) as self._phases.epoch:
                     yield self._phases.epoch
             except GeneratorExit:
-                self._left = False  # the program left the loop over epochs, and may return to this epoch
+                self.place.move(QUIT)
                 raise
             self._close_step()
             page.enter(page.PROGRAM)
             if not over:
-                self.batches.note_where_left(done, self._left)
-            self._left = False
-            self.position.next_epoch()
-            self._in_window = 0  # the program may have left the epoch before its end
+                self.batches.note_where_left(done, self.place.is_left)
+            self.place.next_epoch()
             if self._rank.group.agree(self._enough)[0]:
                 self.position.last = self.epoch
-        self._finish()
+        self._phases.finish(self)
 
     def log(self, **values: Any) -> None:
         """Logs numbers of this step. Only rank 0's numbers are kept. Tensors stay on their device, without graphs."""
@@ -211,7 +182,7 @@ class Loop(Generic[Batch]):
         have different numbers of items, unless the model is sharded: see even_batches(). A call in the middle of an
         epoch counts the current step as done."""
         check_can_be_read("loop.watch", items)
-        if self._left and self.batches.can_be_left:
+        if self.place.is_left and self.batches.can_be_left:
             self._between_windows("watch")
         with self._rank.stop.shielded():
             iterator = iter(items)
@@ -226,9 +197,9 @@ class Loop(Generic[Batch]):
             else:
                 self._apply(agreed)
                 if self._stopping:
-                    self._stop(self._stopping)
+                    self._phases.stop(self._stopping, self)
                 if self.saves.due(self.step, agreed, window=0) & CHECKPOINT:
-                    with self._as_repeated():
+                    with self.place.as_repeated():
                         self.saves.in_background(self.step)
 
     def save(self) -> None:
@@ -238,9 +209,9 @@ class Loop(Generic[Batch]):
         if self._phases.loop is not self:
             raise StateError(f"loop.save(): {self} is not at work. Save between its first batch and the next loop.")
         self._between_windows("save")
-        self._models.check_exchanged(self._rank.group)
+        self.models.check_exchanged(self._rank.group)
         self._open_window.warn_of_save(self._rank, self.step)
-        with self._as_repeated():
+        with self.place.as_repeated():
             self.saves.now(self.step)
 
     def end(self) -> None:
@@ -250,134 +221,67 @@ class Loop(Generic[Batch]):
         self._enough = True
         self._rank.flags.set("enough")
 
-    def _meta(self) -> dict[str, Any]:
-        """Returns the metadata of a checkpoint that is saved now."""
-        return {"epoch": self.epoch, "total": self.total_steps}
-
-    def _restore(self) -> None:
-        self._models.settle()
-        phases, self._schedules = self._phases, Schedules(self.state)
-        if self.saves.checkpointer is None:
-            if self.continues is not None:
-                self.batches.go_on_from(self.continues.position)
-            return
-        restored = self.saves.checkpointer.restore(phases.resume_step, retire_later=True)
-        if restored is None:
-            if self.continues is not None:  # the loop in `continues` was interrupted before its first save
-                self.batches.go_on_from(self.continues.position)
-            elif phases.begun == 1:
-                self.saves.start_from()
-            return
-        if restored.from_memory or restored.step == phases.resume_step:
-            phases.resume_step = None
-        self._record.step = restored.step
-        self.saves.note_restored(restored, self.step)
-        self._rng_pending = True
-        why = [*self.batches.resumed(restored.world_size), *self._models.why_not_exact()]
-        restored = replace(restored, exact=restored.exact and not why, differences=(*restored.differences, *why))
-        self.restored = restored
-        told: dict[str, Any] = {} if restored.exact else {"inexact": "; ".join(restored.differences)}
-        told |= {**({"memory": True} if restored.from_memory else {}), **self._record.phase_field}
-        self._record.event("restored", step=restored.step, checkpoint=restored.token, **told)
-
-    def _say_complete(self) -> None:
-        if self._rng_pending:
-            self.batches.pass_all()
-        if self._rank.is_first:
-            done = f"{counted(self.epoch, 'epoch')}, step {self.step}"
-            say(f"clusterdp: {self} is complete ({done}): nothing left to do.")
-
     def _epoch_batches(self) -> Iterator[Batch]:
-        if self.position.batch == 0:
-            self._restore_rng()  # no iterator of this epoch has drawn random numbers yet
-        watch, time, epoch = self._phases.stopwatch, self._record.time, self.epoch
-        time.turn("steps")
-        watch.begin(self.first + self.position.step)
-        self._left, self._rest = False, (batches := self.batches.open())
-        self._restore_rng()
-        if self.restored is not None and self.batches.differs is not None:
-            differences = (*self.restored.differences, f"loader: {self.batches.differs}")
-            self.restored, self.batches.differs = replace(self.restored, exact=False, differences=differences), None
-        watch.skip()
+        place, position = self.place, self.position
+        batches, lap = self._phases.begin_epoch(self), self._phases.stopwatch.lap
         self.variables.enter(BATCHES, sys._getframe())
-        if self.between is not None and self.position.batch and not self.position.ended:
-            self._do_between(self.between)
+        if position.batch and not position.ended:
+            self._do_between()
         try:
             for batch in batches:
-                watch.lap("data")
-                if self.accumulate > 1 and self._in_window == 0:
+                lap("data")
+                if self.accumulate > 1 and place.in_window == 0:
                     self.window = min(self.accumulate, self.batches.left or self.accumulate)
                 self.saves.witness.batch(batch)
-                self._open = True
+                place.move(ENTER)
                 yield batch
                 self._close_step()
-                if self.between is not None:
-                    self._do_between(self.between)
-                if self.position.last is not None or self.position.at_limit:
-                    self.position.ended = True
+                self._do_between()
+                if position.is_cut:
+                    position.ended = True
                     break
         except GeneratorExit:
-            if self._rest is batches and self.epoch == epoch and not sys.is_finalizing():  # else an older iterator
-                self._left, self._rest, self._rng_before = True, None, self.batches.note_end()
+            if self.batches.opened is batches and not sys.is_finalizing() and place.move(LEAVE):  # else an older one
+                self.batches.opened, place.before = None, self.batches.note_end()
             raise
         finally:
             self.variables.leave()
-            time.turn("evaluation")  # the work between two epochs may also be other than an evaluation
+            self._record.time.turn("evaluation")  # the work between two epochs may also be other than an evaluation
             page.enter(page.PROGRAM)
-        self._rng_before = self.batches.note_end()
-        if self._in_window:
-            raise StateError(
-                f"accumulate: the loader ended {self.batches.left} batches before its length, in the middle of a "
-                "window. Make its len() right."
-            )
-
-    def _restore_rng(self) -> None:
-        """Restores the random state, as the last part, because iter(loader) draws from torch's global stream."""
-        if self._rng_pending and self.saves.checkpointer is not None:
-            self.saves.checkpointer.restore_rng()
-        self._rng_pending = False
+        place.end_epoch(self.batches.note_end(), self.batches.left)
 
     def _close_step(self) -> None:
         """Does the work between two steps and, between two windows, obeys the shared flags."""
-        if self._left and self.batches.can_be_left:
-            self.position.ended = True  # a resumed attempt continues after this epoch
-        if not self._open:
+        if not self.place.count(self.window):
             return
-        self._open, position, record, watch = False, self.position, self._record, self._phases.stopwatch
+        position, record, watch = self.position, self._record, self._phases.stopwatch
         watch.lap("step")  # the rest of the step, which has no lap of its own
         self.batches.advance()
         self._open_window.close_step()
-        record.step = watch.page[page.STEP] = self.first + position.step
+        watch.page[page.STEP] = step = self.first + position.step
         total = self.total_steps + self.first if self.total_steps is not None else None
-        fields = {"step": record.step, "total": total, "epoch": position.epoch, **record.phase_field}
-        record.step_done(fields, self._logged)
-        profile = self._phases.profile
+        record.step_done(step, total, position.epoch, self._logged)
         self.saves.witness.step(self._logged)
         self._logged = {}
-        self._in_window += 1
         watch.step()
-        if self._in_window < self.window:
+        if self.place.in_window:
             return
-        self._in_window = 0
-        self._models.check_window(self._rank.group)
+        self.models.check_window(self._rank.group)
         self.saves.close_window()
-        if profile is not None and watch.steps >= profile.steps:
-            self._rank.flags.drain()
-            self.batches.close()
-            profile.end(self.batches.loader, self.batches.mean_size)
+        self._phases.end_profile(self)
         agreed = self._rank.flags.tick() if self._stopping is None else None
         if agreed is not None:
             watch.lap("agreement")
             self._apply(agreed)
-        if position.step >= self._limit:
+        if position.step >= self.limit:
             position.at_limit, self.total_steps = True, self.step
         elif self._enough and self._rank.world_size == 1:
             self.position.last, self.total_steps = self.epoch + 1, self.step  # ends the loop, on all ranks
         self._due |= self.saves.due(position.step, agreed, self.window)
         if (self._stopping or self._due) and not self._open_window.put_off(self._rank.group):
             if self._stopping:
-                self._stop(self._stopping)
-            self._models.check_exchanged(self._rank.group)
+                self._phases.stop(self._stopping, self)
+            self.models.check_exchanged(self._rank.group)
             self._open_window.warn_of_save(self._rank, self.step)
             self.saves.in_background(position.step, self._due)
             self._due = 0
@@ -391,16 +295,10 @@ class Loop(Generic[Batch]):
         if agreed["enough"]:
             self.position.last, self.total_steps = self.epoch + 1, self.step
 
-    @contextmanager
-    def _as_repeated(self) -> Iterator[None]:
-        """Makes saves in the block use the random state before the code that a resume repeats."""
-        repeats = (self.position.ended or self._is_repeated) and self._rng_before
-        with rng.kept(self._rng_before) if repeats else nullcontext():
-            yield
-
-    def _do_between(self, between: Callable[[], bool]) -> None:
-        is_free = not self._in_window and not self.position.is_cut and self._phases.profile is None
-        if is_free and between():
+    def _do_between(self) -> None:
+        if self.between is None or self.place.in_window or self.position.is_cut or self._phases.profile is not None:
+            return
+        if self.between():
             self._phases.stopwatch.skip()
 
     def waits_for_window(self) -> bool:
@@ -411,40 +309,12 @@ class Loop(Generic[Batch]):
     def repeated(self) -> Iterator[None]:
         """Marks code of `between`, which an attempt repeats that resumes from a save in the block. Restores the random
         state."""
-        with rng.kept() as self._rng_before:
-            self._is_repeated = True
+        with rng.kept() as self.place.before:
+            self.place.move(EVALUATE)
             yield
-            self._is_repeated = False
+            self.place.move(RETURN)
 
-    def _between_windows(self, what: str) -> None:
+    def _between_windows(self, call: str) -> None:
         with page.as_before():  # the step may have ended long ago: closing it must not change the phase
             self._close_step()
-        if self._in_window:
-            raise StateError(
-                f"loop.{what}(): {self._in_window} of {self.window} batches into a window, whose gradients are in no "
-                "checkpoint. Call it where loop.window_ends."
-            )
-
-    def _stop(self, reason: str) -> None:
-        self._record.event("signal", name=self._rank.why_stopped(reason), step=self._record.step)
-        self.save()
-        self.saves.witness.stop(None if self.position.ended else self._rest, self._phases.stopwatch.data_s)
-        self.batches.close()
-        report_times(self._phases.stopwatch, self._rank, self._record, self.batches.loader)
-        self._record.stopped(reason)
-        raise Stopped(reason, self._record.step)
-
-    def _finish(self) -> None:
-        self._restore_rng()
-        self._models.check_exchanged(self._rank.group)
-        self._rank.flags.drain()
-        self._rank.flags.set("enough", False)
-        self._record.time.turn("evaluation")
-        self.saves.now(self.step)
-        self.variables.end()
-        self.saves.witness.end()
-        self.over = True
-        self.saves.upload()
-        self.batches.close()
-        report_times(self._phases.stopwatch, self._rank, self._record, self.batches.loader)
-        self._record.metrics.flush()
+        self.place.check_window_ended(call, self.window)

@@ -11,28 +11,34 @@ steps."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from clusterdp.checkpoint.format.layout import is_phase
 from clusterdp.checkpoint.state import stateful
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError, EntryError
 from clusterdp.train.hang import page
-from clusterdp.train.hang.page import EVALUATION
 from clusterdp.train.loop.forgotten import Forgotten
+from clusterdp.train.loop.place import FINISH
+from clusterdp.train.optim.lr_schedule import Schedules
 from clusterdp.train.output.attempt_record import AttemptRecord
-from clusterdp.train.profile.stopwatch import Stopwatch
+from clusterdp.train.output.say import say
+from clusterdp.train.profile.stopwatch import Stopwatch, report_times
 from clusterdp.train.ranks.rank import Rank
 from clusterdp.train.ranks.shared_flags import agree_on_stop
 from clusterdp.train.ranks.stop import Stopped
+from clusterdp.wording import counted
 
 if TYPE_CHECKING:
-    from clusterdp.checkpoint import Checkpointer
+    from clusterdp.checkpoint import Checkpointer, Restored
     from clusterdp.train.loop.loop import Loop
     from clusterdp.train.loop.position import Epoch
     from clusterdp.train.profile.profiling import Profile
 
+Batch = TypeVar("Batch")
 Item = TypeVar("Item")
 
 
@@ -82,8 +88,39 @@ class Phases:
         self._names.add(name)
 
     def begin(self, loop: Loop[Any]) -> None:
-        """Begins a loop, before anything is restored. Collective. Stops the job if a stop was requested since the last
-        loop."""
+        """Begins a loop: restores it, and finds how many steps it has. Collective. Stops the job if a stop was
+        requested since the last loop."""
+        batches, position, rank, profile = loop.batches, loop.position, self.rank, self.profile
+        batches.measure()
+        if loop.accumulate > 1 and batches.per_epoch is None:
+            raise ConfigError(
+                "accumulate: the loader has no length, so it is not known which batch ends an epoch's last window. "
+                "Give its data set a __len__."
+            )
+        with page.during(page.RESTORE):
+            self._begin(loop)
+            loop.models.settle()
+            schedules = Schedules(loop.state)
+            loop.restored = self._restore(loop)
+        loop.models.begin(rank.world_size)
+        if loop.announces and loop.continues is None and not position.finished:
+            batches.say_share(str(loop) if loop.name else "", loop.accumulate)
+        most = sys.maxsize if self.max_steps is None else self.max_steps - loop.first
+        loop.limit = min(loop.max_steps or sys.maxsize, most)
+        loop.total_steps = batches.steps_in_all(loop.limit, None if profile is None else profile.steps)
+        schedules.say(loop.restored if rank.is_first else None, loop.total_steps, loop.accumulate)
+        self.stopwatch.page[page.FIRST] = loop.first + loop.step
+        if profile is not None:
+            profile.begin(loop.state)
+        position.end_at_limit(loop.step >= loop.limit)
+        if position.finished:
+            if loop.restored is not None:
+                batches.pass_all()
+            if rank.is_first:
+                done = f"{counted(loop.epoch, 'epoch')}, step {loop.step}"
+                say(f"clusterdp: {loop} is complete ({done}): nothing left to do.")
+
+    def _begin(self, loop: Loop[Any]) -> None:
         last, is_read = self.loop, self.epoch is not None and self.epoch.is_open
         if loop.over or (last is loop and is_read):
             raise ConfigError(
@@ -92,8 +129,8 @@ class Phases:
             )
         if last is not None and self.saving.url is not None:
             _check_order(last, loop)
-        if last is not None:
-            self._stop_if_asked()
+        if last is not None and (reason := agree_on_stop(self.rank.group, self.rank.stop)):
+            self.stop(reason)
         loop.saves.first = last.first if last is not None and last is loop.continues else self.record.step
         self.loop = loop
         self.record.phase = loop.name
@@ -108,28 +145,93 @@ class Phases:
             state = {name: part for name, part in loop.state.items() if name not in loop.batches.state}
             loop.saves.forgotten = Forgotten(state, loop.batches.loader, loop.variables.older, loop.forget)
 
-    def _stop_if_asked(self) -> None:
-        rank, record = self.rank, self.record
-        if reason := agree_on_stop(rank.group, rank.stop):
-            record.event("signal", name=rank.why_stopped(reason), step=record.step)
-            record.stopped(reason)
-            raise Stopped(reason, record.step)
+    def _restore(self, loop: Loop[Any]) -> Restored | None:
+        """Restores a loop from its newest checkpoint. Returns None if there is none."""
+        saves, batches, record = loop.saves, loop.batches, self.record
+        restored = None
+        if saves.checkpointer is not None:
+            restored = saves.checkpointer.restore(self.resume_step, retire_later=True)
+        if restored is None:
+            if loop.continues is not None:  # without checkpoints, or interrupted before its first save
+                batches.go_on_from(loop.continues.position)
+            elif self.begun == 1:
+                saves.start_from()
+            return None
+        if restored.from_memory or restored.step == self.resume_step:
+            self.resume_step = None
+        record.step = restored.step
+        saves.note_restored(restored, loop.step)
+        why = [*batches.resumed(restored.world_size), *loop.models.why_not_exact()]
+        restored = replace(restored, exact=restored.exact and not why, differences=(*restored.differences, *why))
+        told: dict[str, Any] = {} if restored.exact else {"inexact": "; ".join(restored.differences)}
+        told |= {**({"memory": True} if restored.from_memory else {}), **record.phase_field}
+        record.event("restored", step=restored.step, checkpoint=restored.token, **told)
+        return restored
+
+    def begin_epoch(self, loop: Loop[Batch]) -> Iterator[Batch]:
+        """Returns an iterator over the rest of the loop's epoch."""
+        if loop.position.batch == 0:
+            loop.saves.restore_rng()  # no iterator of this epoch has drawn random numbers yet
+        self.record.time.turn("steps")
+        self.stopwatch.begin(loop.first + loop.step)
+        batches = loop.batches.open()
+        loop.saves.restore_rng()
+        if loop.restored is not None and loop.batches.differs is not None:
+            differences = (*loop.restored.differences, f"loader: {loop.batches.differs}")
+            loop.restored, loop.batches.differs = replace(loop.restored, exact=False, differences=differences), None
+        self.stopwatch.skip()
+        return batches
+
+    def end_profile(self, loop: Loop[Any]) -> None:
+        """Ends the job after the steps that are measured, if it measures any. Collective."""
+        if self.profile is not None and self.stopwatch.steps >= self.profile.steps:
+            self.rank.flags.drain()
+            loop.batches.close()
+            self.profile.end(loop.batches.loader, loop.batches.mean_size)
+
+    def stop(self, reason: str, loop: Loop[Any] | None = None) -> NoReturn:
+        """Saves the loop that is at work, if there is one, and stops the job. Collective."""
+        self.record.event("signal", name=self.rank.why_stopped(reason), step=self.record.step)
+        if loop is not None:
+            loop.save()
+            rest = None if loop.position.ended else loop.batches.opened
+            loop.saves.witness.stop(rest, self.stopwatch.data_s)
+            self._close(loop)
+        self.record.stopped(reason)
+        raise Stopped(reason, self.record.step)
+
+    def finish(self, loop: Loop[Any]) -> None:
+        """Saves the end of a loop. Collective."""
+        loop.saves.restore_rng()
+        loop.models.check_exchanged(self.rank.group)
+        self.rank.flags.drain()
+        self.rank.flags.set("enough", False)
+        self.record.time.turn("evaluation")
+        loop.saves.now(loop.step)
+        loop.variables.end()
+        loop.saves.witness.end()
+        loop.place.move(FINISH)
+        loop.saves.upload()
+        self._close(loop)
+        self.record.metrics.flush()
+
+    def _close(self, loop: Loop[Any]) -> None:
+        loop.batches.close()
+        report_times(self.stopwatch, self.rank, self.record, loop.batches.loader)
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields the items. After each item, the running loop reads the shared flags, and saves or stops if needed."""
-        with page.during(EVALUATION):
-            yield from self._watched(page.with_signs(items))
-
-    def _watched(self, items: Iterable[Item]) -> Iterator[Item]:
-        if self.loop is not None:
-            with self.record.time.during("evaluation"):
-                yield from self.loop.watched(items)
-            return
-        for item, agreed in self.rank.flags.iterate(items):
-            if agreed is None:
-                yield item  # type: ignore[misc]
-            elif agreed.stop:
-                raise Stopped(agreed.stop, self.record.step)
+        with page.during(page.EVALUATION):
+            items = page.with_signs(items)
+            if self.loop is not None:
+                with self.record.time.during("evaluation"):
+                    yield from self.loop.watched(items)
+                return
+            for item, agreed in self.rank.flags.iterate(items):
+                if agreed is None:
+                    yield item  # type: ignore[misc]
+                elif agreed.stop:
+                    raise Stopped(agreed.stop, self.record.step)
 
 
 def _twice(name: str) -> str:

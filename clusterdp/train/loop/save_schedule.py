@@ -58,7 +58,7 @@ class SaveSchedule:
         self._taken: Moment | None = None  # the moment whose state is being written
         self.first = 0  # number of steps of the run before this loop
         self._rank, self._record, self._saving, self._meta = rank, record, saving, meta
-        self._lead_said = self._checked = False
+        self._lead_said = self._checked = self._rng_waits = False
         self.forgotten: Forgotten | None = None
         self._tolerate = Tolerance(rank, record, "a checkpoint")
         self._next = time.monotonic() + (every_s or 0.0)
@@ -75,10 +75,16 @@ class SaveSchedule:
             self._record.event("started-from", path=saving.start_from, step=start.step)
 
     def note_restored(self, restored: Restored, step: int) -> None:
-        self.first = restored.step - step
+        self.first, self._rng_waits = restored.step - step, True
         self._saved = None if restored.from_memory else self._moment(step)
         assert self.checkpointer is not None
         self.witness.restored(self.checkpointer.token + (MEMORY if restored.from_memory else ""), restored)
+
+    def restore_rng(self) -> None:
+        """Restores the random state of a restore, once, after iter(loader), which draws from torch's global stream."""
+        if self._rng_waits and self.checkpointer is not None:
+            self.checkpointer.restore_rng()
+        self._rng_waits = False
 
     def _moment(self, step: int) -> Moment:
         return step, self._meta()["epoch"]

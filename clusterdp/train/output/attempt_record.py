@@ -59,9 +59,10 @@ class AttemptRecord:
         """The phase as a field of records; empty if the phase has no name."""
         return {"phase": self.phase} if self.phase else {}
 
-    def step_done(self, fields: dict[str, Any], values: dict[str, Any]) -> None:
-        """Records a step, see MetricLog.step()."""
-        self.metrics.step(fields, values)
+    def step_done(self, step: int, total: int | None, epoch: int, values: dict[str, Any]) -> None:
+        """Records a step of the run, see MetricLog.step(). total: the number of steps; None if it is unknown."""
+        self.step = step
+        self.metrics.step({"step": step, "total": total, "epoch": epoch, **self.phase_field}, values)
         self.time.step()
 
     def log(self, **values: Any) -> None:
