@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,60 @@ def test_epoch_left_after_a_watch_in_its_batch_is_saved_as_ended(job: JobHandle)
             break
         loop.save()
         assert loop.position.ended
+
+
+def counted_epochs(
+    job: JobHandle, make_loader: Any, die_in: int | None = None, stop_at: int | None = None, **saving: Any
+) -> list[Any]:
+    """Trains three epochs that are left by a break. After each, a counter changes, and random numbers are drawn."""
+    counter, seen = Counter(), []
+    stop = job.this_rank.stop = StopSignal()
+    job.this_rank.flags = SharedFlags(None, stop)
+    loop = job.loop(make_loader(job), {"counter": counter}, epochs=3, **saving)
+    with stop, suppress(Stopped):
+        for epoch in loop.epochs():
+            for i, (numbers,) in enumerate(epoch, epoch.done):
+                if epoch.index == die_in and i == 1:
+                    return seen
+                seen.append((epoch.index, numbers.tolist(), torch.rand(()).item()))
+                if loop.step == stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if i == 2:
+                    break
+            counter.value += 1
+            seen.append((epoch.index, counter.value, torch.rand(()).item()))
+    return seen
+
+
+@pytest.mark.parametrize(
+    "make_loader",
+    [
+        lambda job: job.loader(DATA, 2),
+        lambda job: DataLoader(DATA, 2, shuffle=True, generator=torch.Generator().manual_seed(3)),
+        lambda job: DataLoader(DATA, 2, shuffle=True),
+    ],
+    ids=["own", "generator", "global"],
+)
+def test_code_after_an_epoch_left_by_break_runs_once_around_a_save(another: Any, make_loader: Any) -> None:
+    whole = counted_epochs(another("whole", async_save=False), make_loader)
+    job = another("run", async_save=False)
+    first = counted_epochs(job, make_loader, die_in=1, every_steps=3)
+    assert saved(job) == [3]
+    assert first[:4] + counted_epochs(another_attempt(job), make_loader) == whole
+
+
+def test_code_after_an_epoch_left_by_break_runs_once_around_a_stop(another: Any) -> None:
+    def make_loader(job: JobHandle) -> Any:
+        return job.loader(DATA, 2)
+
+    whole = counted_epochs(another("whole", async_save=False), make_loader)
+    ends = set()
+    for at in range(7):
+        job = another(f"run{at}", async_save=False)
+        first = counted_epochs(job, make_loader, stop_at=at)
+        ends.add(whole.index(first[-1]))
+        assert first + counted_epochs(another_attempt(job), make_loader) == whole
+    assert {3, 7} <= ends  # the code after the epochs, which ran before the save
 
 
 @pytest.mark.parametrize("keep", [False, True])

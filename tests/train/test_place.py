@@ -128,7 +128,7 @@ def test_place_follows_a_program_through_its_epochs(job: JobHandle) -> None:
 
     def between() -> bool:
         note()
-        with loop.repeated():
+        with loop.place.repeated():
             note()
         return True
 

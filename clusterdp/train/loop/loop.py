@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from clusterdp.checkpoint.state import rng
 from clusterdp.checkpoint.state.parameter_names import check_held
 from clusterdp.errors import StateError
 from clusterdp.train.argument_names import check_counts, checked_class
@@ -21,7 +19,7 @@ from clusterdp.train.data.loader_defaults import check_can_be_read
 from clusterdp.train.hang import page
 from clusterdp.train.loop.batches import Batches
 from clusterdp.train.loop.graph_watch import GraphWatch, detached
-from clusterdp.train.loop.place import ENTER, EVALUATE, LEAVE, OVER, QUIT, RETURN, Place
+from clusterdp.train.loop.place import ENTER, LEAVE, OVER, QUIT, Place
 from clusterdp.train.loop.position import Epoch
 from clusterdp.train.loop.save_schedule import CHECKPOINT, SaveSchedule
 from clusterdp.train.loop.variables import BATCHES, EPOCHS, Variables
@@ -161,11 +159,13 @@ class Loop(Generic[Batch]):
             except GeneratorExit:
                 self.place.move(QUIT)
                 raise
-            self._close_step()
+            window_ended = self._count_step()
             page.enter(page.PROGRAM)
             if not over:
                 self.batches.note_where_left(done, self.place.is_left)
             self.place.next_epoch()
+            if window_ended:  # after a break: a save has the code after the epoch in it, which must not be repeated
+                self._end_window(self.epoch)
             if self._rank.group.agree(self._enough)[0]:
                 self.position.last = self.epoch
         self._phases.finish(self)
@@ -195,7 +195,7 @@ class Loop(Generic[Batch]):
             if agreed is None:
                 yield item  # type: ignore[misc]
             else:
-                self._apply(agreed)
+                self._apply(agreed, self.epoch + 1)
                 if self._stopping:
                     self._phases.stop(self._stopping, self)
                 if self.saves.due(self.step, agreed, window=0) & CHECKPOINT:
@@ -251,49 +251,57 @@ class Loop(Generic[Batch]):
         place.end_epoch(self.batches.note_end(), self.batches.left)
 
     def _close_step(self) -> None:
-        """Does the work between two steps and, between two windows, obeys the shared flags."""
+        if self._count_step():
+            self._end_window(self.epoch + 1)
+
+    def _count_step(self) -> bool:
+        """Counts the batch, if one is to be counted. Returns whether its window has ended."""
         if not self.place.count(self.window):
-            return
-        position, record, watch = self.position, self._record, self._phases.stopwatch
+            return False
+        position, watch = self.position, self._phases.stopwatch
         watch.lap("step")  # the rest of the step, which has no lap of its own
         self.batches.advance()
         self._open_window.close_step()
         watch.page[page.STEP] = step = self.first + position.step
         total = self.total_steps + self.first if self.total_steps is not None else None
-        record.step_done(step, total, position.epoch, self._logged)
+        self._record.step_done(step, total, position.epoch, self._logged)
         self.saves.witness.step(self._logged)
         self._logged = {}
         watch.step()
-        if self.place.in_window:
-            return
+        return not self.place.in_window
+
+    def _end_window(self, last: int) -> None:
+        """Obeys the shared flags. last: number of epochs after which the loop ends if the program has asked for it."""
+        position, watch = self.position, self._phases.stopwatch
         self.models.check_window(self._rank.group)
         self.saves.close_window()
         self._phases.end_profile(self)
         agreed = self._rank.flags.tick() if self._stopping is None else None
         if agreed is not None:
             watch.lap("agreement")
-            self._apply(agreed)
+            self._apply(agreed, last)
         if position.step >= self.limit:
             position.at_limit, self.total_steps = True, self.step
         elif self._enough and self._rank.world_size == 1:
-            self.position.last, self.total_steps = self.epoch + 1, self.step  # ends the loop, on all ranks
+            position.last, self.total_steps = last, self.step  # ends the loop, on all ranks
         self._due |= self.saves.due(position.step, agreed, self.window)
         if (self._stopping or self._due) and not self._open_window.put_off(self._rank.group):
             if self._stopping:
                 self._phases.stop(self._stopping, self)
             self.models.check_exchanged(self._rank.group)
             self._open_window.warn_of_save(self._rank, self.step)
-            self.saves.in_background(position.step, self._due)
+            with self.place.as_repeated():
+                self.saves.in_background(position.step, self._due)
             self._due = 0
             if agreed is not None and agreed["save"]:  # saves by the clock are rare; `status` shows the slow ranks
-                report_times(watch, self._rank, record, self.batches.loader, aloud=False)
+                report_times(watch, self._rank, self._record, self.batches.loader, aloud=False)
         watch.lap("checkpoint")
 
-    def _apply(self, agreed: Agreed) -> None:
+    def _apply(self, agreed: Agreed, last: int) -> None:
         self.saves.note_progress(agreed)
         self._stopping = self._stopping or agreed.stop
         if agreed["enough"]:
-            self.position.last, self.total_steps = self.epoch + 1, self.step
+            self.position.last, self.total_steps = last, self.step
 
     def _do_between(self) -> None:
         if self.between is None or self.place.in_window or self.position.is_cut or self._phases.profile is not None:
@@ -304,15 +312,6 @@ class Loop(Generic[Batch]):
     def waits_for_window(self) -> bool:
         """Returns whether a window is open that the loop has detected. Collective."""
         return self._open_window.put_off(self._rank.group)
-
-    @contextmanager
-    def repeated(self) -> Iterator[None]:
-        """Marks code of `between`, which an attempt repeats that resumes from a save in the block. Restores the random
-        state."""
-        with rng.kept() as self.place.before:
-            self.place.move(EVALUATE)
-            yield
-            self.place.move(RETURN)
 
     def _between_windows(self, call: str) -> None:
         with page.as_before():  # the step may have ended long ago: closing it must not change the phase

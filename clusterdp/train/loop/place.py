@@ -96,3 +96,11 @@ class Place:
         repeats = (self._position.ended or self.where is EVALUATION) and self.before
         with rng.kept(self.before) if repeats else nullcontext():
             yield
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """Marks code between two steps that a resume from a save in the block repeats. Restores the random state."""
+        with rng.kept() as self.before:
+            self.move(EVALUATE)
+            yield
+            self.move(RETURN)

@@ -390,7 +390,7 @@ class Trainer:
         if ends or loop.step // every == history.validated // every or loop.waits_for_window():
             return False
         began = time.monotonic()
-        with loop.repeated():
+        with loop.place.repeated():
             row: EpochRow = {"epoch": loop.epoch + 1, "step": loop.step}
             row |= {f"val_{name}": value for name, value in evaluate().items()}
             history.validated = loop.step
