@@ -99,7 +99,7 @@ MOST_LINES = {
     "storage": 1450,
     "submission": 3100,
     "top": 450,
-    "train": 16300,
+    "train": 16350,
 }
 
 PARTS = {path.stem for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}

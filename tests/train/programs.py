@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -44,7 +45,8 @@ def starts_twice() -> list[int]:
 
 
 def lazily_connected() -> int:
-    """The number of this rank's sockets after agreements in both groups."""
+    """The number of this rank's sockets after agreements in both groups, with a soft limit that rank 0 must raise."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     group = Group.start(Rendezvous.find(), backend="gloo", timeout_s=60.0, lazy=True)
     dist.all_reduce(torch.ones(4))
     assert group.agree(group.rendezvous.rank) == [group.rendezvous.world_size - 1]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import socket
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -229,11 +231,22 @@ def _refuse_cpu(place: Rendezvous) -> NoReturn:
     )
 
 
+def _allow_open_files(most: int) -> None:
+    """Raises the soft limit, which is often 1024 and would end a job of 500 ranks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):  # the kernel allows fewer
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
     """Connects to torch's own env:// store, which rank 0 or torchrun's agent serves."""
     if place.world_size == 1:
         alone: Store = HashStore()  # a HashStore needs no port, so that PortTaken cannot occur
         return alone
+    if place.rank == 0:
+        _allow_open_files(512 + 2 * place.world_size)  # each rank is a client of the store, and sends to gather()
     try:
         store = _serve(place, timeout)
         if store is None:
