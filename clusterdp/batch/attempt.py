@@ -8,7 +8,7 @@ from typing import Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence
 from .act.check_nodes import check_nodes
 from .act.ending import Ending, drop_folders, wait_for_room
 from .act.failure import after_failure, has_own_error, last_words
-from .act.standby import Standby
+from .act.reserve import Reserve
 from .act.step import Step
 from .decide.attempts import Attempt, last_notice_before, read_attempts, rival
 from .decide.decisions import Decision, End, Leave, Requeue, Start
@@ -53,7 +53,7 @@ class ThisAttempt:
         children: Children,
         keepers: Optional[Keepers] = None,
         placement: Optional[Placement] = None,
-        standby: Optional[Standby] = None,
+        reserve: Optional[Reserve] = None,
     ) -> None:
         self.job = job
         self.rules = rules
@@ -66,8 +66,8 @@ class ThisAttempt:
         self.step = Step(job, rules, self.record, self.notify, self.ending, children, self.placement)
         self.keepers = keepers or Keepers(job, rules, children)
         self.copies = Copies(job, rules, children, self.keepers)
-        self.standby = standby or Standby(rules, children)
-        self.step.keepers, self.step.standby = self.keepers, self.standby
+        self.reserve = reserve or Reserve(rules, children)
+        self.step.keepers, self.step.reserve = self.keepers, self.reserve
         self.ending.on_leaving = self._leave
         self.setup = Setup()
         self.address = job.host
@@ -277,7 +277,7 @@ class ThisAttempt:
     def restarted(self) -> "ThisAttempt":
         """Returns the next attempt in this allocation, which may start its step. If it may not start, exits. It meets
         at another port, because ranks of this attempt may still be alive."""
-        after = ThisAttempt(self.job.after, self.rules, self.children, self.keepers, self.placement, self.standby)
+        after = ThisAttempt(self.job.after, self.rules, self.children, self.keepers, self.placement, self.reserve)
         after.ports, after.address, after._has_ranks = self.ports, self.address, self._has_ranks
         after.start(str(time.time()), self.setup)
         if self.placement.lost:
@@ -353,7 +353,7 @@ class ThisAttempt:
     def _leave(self) -> None:
         """Avoids nodes that are silent, and writes a newer copy of the state to the disk, unless ranks are alive, or
         another attempt has the run. Called before the job leaves its nodes."""
-        self.standby.close()
+        self.reserve.close()
         if not self.ending.is_replaced():
             self.ending.avoid("node-lost", self.keepers.blamed(self.record))
         if self._has_ranks:
@@ -402,7 +402,7 @@ class ThisAttempt:
         replaced = self.placement.replace(bad, left)
         self.placement.gone = {*self.placement.gone, *lost, *blamed}.union(set(self.placement.all).difference(left))
         if replaced:
-            self.standby.close(0)
+            self.reserve.close(0)
             self.keepers.kill(self.job.attempt, self.job.after.attempt)
         self.keepers.forget(self.placement.lost, left)
         return replaced

@@ -51,9 +51,9 @@ def main(words: Sequence[str]) -> int:
     try:
         return VERBS[given.verb](attempt, given)
     finally:
-        attempt.standby.close()
+        attempt.reserve.close()
         attempt.keepers.close()
-        attempt.standby.tidy()
+        attempt.reserve.tidy()
         attempt.children.wait_for_forks()
         run_traps(given.options)
 

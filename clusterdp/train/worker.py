@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import ClusterdpError
 from clusterdp.train.output.say import say
-from clusterdp.train.process import standby
+from clusterdp.train.process import reserve
 from clusterdp.train.ranks.stop import STOPPED_EXIT, StopSignal
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> int:
     """Runs an attempt of a run folder, and returns the exit code. After a crash, main() does not return."""
     stop = StopSignal()
-    standby.wait(stop.install)
+    reserve.wait(stop.install)
     from clusterdp.train.process import attempt
 
     if len(argv) != 1:

@@ -350,7 +350,7 @@ def test_ranks_in_reserve_need_their_nodes_and_memory(
     children = with_spare.children
     children.terms, children.suspended_s = 0, 0.0
     monkeypatch.setattr(children, "start", lambda *words, **more: process)
-    monkeypatch.setattr(with_spare.standby, "begin", lambda: began.append(True))
+    monkeypatch.setattr(with_spare.reserve, "begin", lambda: began.append(True))
     with_spare.placement.lost, with_spare.ending.history = lost, History(ended=ended)
     assert with_spare.step.run(["srun"]) == 0
     assert bool(began) is begins

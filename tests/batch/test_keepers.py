@@ -345,7 +345,7 @@ def test_keeper_kills_the_ranks_of_an_attempt_on_its_node(job: Job, tmp_path: Pa
 def test_keeper_kills_ranks_in_reserve() -> None:
     name = uuid.uuid4().hex
     about = {"CLUSTERDP_ATTEMPT": f"{name}.1", "SLURMD_NODENAME": "n1", "RANK": "0"}
-    waiting = subprocess.Popen(["sleep", "60"], env={**os.environ, **about, "CLUSTERDP_STANDBY": "1"})
+    waiting = subprocess.Popen(["sleep", "60"], env={**os.environ, **about, "CLUSTERDP_RESERVE": "1"})
     rank = subprocess.Popen(["sleep", "60"], env={**os.environ, **about})
     try:
         keeper.kill_ranks(name, f"{name}.1", "n1")

@@ -37,12 +37,12 @@ def processes_of(run: Run) -> dict[int, Variables]:
 
 def ranks_of(run: Run) -> dict[int, int]:
     """The process ids of an entry's ranks, by rank."""
-    return {rank: pid for rank, pid in _workers(run) if procfs.name(pid) != "standby"}
+    return {rank: pid for rank, pid in _workers(run) if procfs.name(pid) != "reserve"}
 
 
 def waiting_of(run: Run) -> dict[int, int]:
     """The process ids of those that wait to become ranks, and have loaded torch."""
-    return {rank: pid for rank, pid in _workers(run) if procfs.name(pid) == "standby" and len(procfs.threads(pid)) == 1}
+    return {rank: pid for rank, pid in _workers(run) if procfs.name(pid) == "reserve" and len(procfs.threads(pid)) == 1}
 
 
 def _workers(run: Run) -> Iterator[tuple[int, int]]:

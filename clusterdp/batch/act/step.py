@@ -20,7 +20,7 @@ from ..processes.notify import Notify
 from .ending import Ending
 from .errors import Errors, grace_s
 from .log_silence import LogSilence
-from .standby import Standby, logs_of
+from .reserve import Reserve, logs_of
 
 LINGERING_S = 300
 HANG_S = 60
@@ -87,7 +87,7 @@ class Step:
         self.placement = placement
         self._agreed = False
         self.keepers: Optional[Keepers] = None
-        self.standby: Optional[Standby] = None
+        self.reserve: Optional[Reserve] = None
         self.first = ""
         self.has_killed = False
         self.lost: List[str] = []
@@ -110,8 +110,8 @@ class Step:
         keepers = self.keepers if watched else None
         # After a loss the nodes may change again, and ranks in reserve need memory, too.
         may_wait = watched and not self.placement.lost and "memory" not in self.ending.history.ended
-        standby = self.standby if may_wait else None
-        beside = [each for each in (keepers, standby) if each is not None]
+        reserve = self.reserve if may_wait else None
+        beside = [each for each in (keepers, reserve) if each is not None]
         for each in beside:
             each.begin()
         timed = [*([errors] if errors else []), *beside]
@@ -131,8 +131,8 @@ class Step:
                     if errors and errors.is_due():
                         self._end_others(child, errors, has_term)
                     self._tend(child, keepers, has_term)
-                    if standby is not None and standby.is_due():
-                        self._start_standby(standby, words)
+                    if reserve is not None and reserve.is_due():
+                        self._start_reserve(reserve, words)
                     if self.children.take_news():
                         self.on_term()
                     for watch in watches:
@@ -166,18 +166,18 @@ class Step:
 
     def _taken(self, environ: Mapping[bytes, bytes]) -> "Optional[Tuple[subprocess.Popen[bytes], Errors]]":
         """Returns the step in reserve as that of the ranks, if there is one on the same nodes."""
-        if self.standby is None:
+        if self.reserve is None:
             return None
         if self.placement.lost:
-            self.standby.close()
-        taken = self.standby.take(environ, self.job)
+            self.reserve.close()
+        taken = self.reserve.take(environ, self.job)
         if taken:
             self.record.event("warm")
         return taken
 
-    def _start_standby(self, standby: Standby, words: Sequence[str]) -> None:
+    def _start_reserve(self, reserve: Reserve, words: Sequence[str]) -> None:
         words, environ = self.placement.step(with_logs(words, logs_of(self.job)), self.children.environ, self.record)
-        standby.start(words, environ, self.job)
+        reserve.start(words, environ, self.job)
 
     def _watches(self, child: "subprocess.Popen[bytes]") -> List[Watch]:
         found = []

@@ -84,7 +84,7 @@ BEGAN = "CLUSTERDP_BEGAN"  # start of an attempt under submitit, and the length 
 # Variables for this program, not for the ranks.
 OWN = ("CLUSTERDP_CHAIN", "CLUSTERDP_REPLACES", "CLUSTERDP_UNWRITTEN", BEGAN, *SETUP)
 COLD = "cold"  # file of an attempt: its program sets variables that torch reads when it is loaded
-STANDBY = "CLUSTERDP_STANDBY"  # tells a task to wait for the next attempt (standby.py)
+RESERVE = "CLUSTERDP_RESERVE"  # tells a task to wait for the next attempt (reserve.py)
 EXPORTED = (  # names of variables that the ranks get from this program
     "MASTER_ADDR",
     "MASTER_PORT",

@@ -114,7 +114,7 @@ def kill_ranks(attempt: str, after: str, node: str) -> None:
     """Kills the ranks of an attempt on a node, torchrun's agents, and those that wait to become ranks of the attempt
     after it. (The fake cluster has all nodes on one machine.)"""
     here, name = os.fsencode("SLURMD_NODENAME=" + node), "CLUSTERDP_ATTEMPT="
-    ours, waiting = {here, os.fsencode(name + attempt)}, {here, os.fsencode(name + after), b"CLUSTERDP_STANDBY=1"}
+    ours, waiting = {here, os.fsencode(name + attempt)}, {here, os.fsencode(name + after), b"CLUSTERDP_RESERVE=1"}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open("/proc/{}/environ".format(pid), "rb") as file:

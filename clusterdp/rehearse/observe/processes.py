@@ -47,7 +47,7 @@ def ranks_of(run: Path) -> dict[int, list[int]]:
     for pid in processes.descendants(os.getpid()):
         environ = _environ(pid)
         rank = _rank(environ) if environ.get("CLUSTERDP_RUN_DIR") == str(run) else ""
-        if rank.isdigit() and procfs.name(pid) != "standby":
+        if rank.isdigit() and procfs.name(pid) != "reserve":
             found.setdefault(int(rank), []).append(pid)
     return {rank: sorted(found[rank]) for rank in sorted(found)}
 

@@ -46,7 +46,7 @@ from clusterdp.train.hang import page
 from clusterdp.train.hang.note import leave_hung
 from clusterdp.train.output.best_effort import LONGEST_WAIT_S, retry_while_full
 from clusterdp.train.output.say import say
-from clusterdp.train.process import entry, standby
+from clusterdp.train.process import entry, reserve
 from clusterdp.train.ranks.rendezvous import Rendezvous
 from clusterdp.train.ranks.stop import Stopped, StopSignal
 from clusterdp.train.settings import WorkerSettings
@@ -90,7 +90,7 @@ def run_folder(run_dir: Path, stop: StopSignal) -> Outcome:
     try:
         with _without_garbage_collection():
             settings = WorkerSettings.of_worker(run_dir)
-            with standby.noting_variables(RunDir(run_dir).attempt(settings.attempt).path if settings.attempt else None):
+            with reserve.noting_variables(RunDir(run_dir).attempt(settings.attempt).path if settings.attempt else None):
                 function = entry.load(settings.entry)
             entry.check_params(function, settings.params)
             from clusterdp.checkpoint.state import generators
@@ -220,7 +220,7 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
         place = Rendezvous.find()
         if run and place.rank == 0 and place.world_size > 1:
             make_key(run.attempt(attempt).key)
-        limits = {"timeout_s": settings.train.timeout_s, "meet_s": standby.meet_s}
+        limits = {"timeout_s": settings.train.timeout_s, "meet_s": reserve.meet_s}
         group = Group.start(place, backend=settings.train.backend, **limits, lazy=run is not None)
     except ClusterdpError as error:
         leave_now(refuse(error, settings.run_dir))

@@ -17,7 +17,7 @@ start() {
 }
 start keepers
 start ranks
-start standby
+start reserve
 wait
 """
 
@@ -29,9 +29,9 @@ def test_kill_step_kills_the_oldest_step_but_the_keepers(fake_slurm: FakeCluster
 
     def steps() -> set[str]:
         listed = subprocess.run(["squeue", "--steps", "-h", "-j", job, "-o", "%j"], capture_output=True, text=True)
-        return set(listed.stdout.split()) & {"keepers", "ranks", "standby"}
+        return set(listed.stdout.split()) & {"keepers", "ranks", "reserve"}
 
     wait_for("three steps", lambda: len(steps()) == 3, 30)
     commands.kill_step(job)
     wait_for("the end of a step", lambda: len(steps()) == 2, 30)
-    assert steps() == {"keepers", "standby"}
+    assert steps() == {"keepers", "reserve"}

@@ -1,7 +1,7 @@
-"""Standby: a step of ranks that wait for the next attempt in this allocation, with torch loaded.
+"""Reserve: a step of ranks that wait for the next attempt in this allocation, with torch loaded.
 
 Its srun runs the same command as that of the ranks, and shares their CPUs, memory and GPUs. Each task loads torch, at
-a low priority, touches no GPU, and waits (train/process/standby.py). When the next attempt begins, the tasks get its
+a low priority, touches no GPU, and waits (train/process/reserve.py). When the next attempt begins, the tasks get its
 variables through srun's stdin, and become its ranks. At the end of stdin they end. Each attempt has a step of its own,
 so that nothing of an earlier one is left.
 """
@@ -14,7 +14,7 @@ import sys
 import time
 from typing import List, Mapping, Optional, Sequence, Tuple
 
-from ..files.job import COLD, EXPORTED, STANDBY, Job
+from ..files.job import COLD, EXPORTED, RESERVE, Job
 from ..files.rules import Rules
 from ..files.texts import warn
 from ..processes.children import Children, end
@@ -27,7 +27,7 @@ LOADED = "key"  # file of an attempt: rank 0 has loaded torch (train/process/att
 LOGS = "next"  # folder of the logs in that of the attempt before
 
 
-class Standby:
+class Reserve:
     def __init__(self, rules: Rules, children: Children) -> None:
         self.children = children
         self.is_wanted = rules.warm_after_s is not None and sys.platform == "linux"
@@ -71,7 +71,7 @@ class Standby:
             self.is_wanted = False
             return
         self._job, self._errors, logs = job, Errors(holds=True), logs_of(job)
-        own = {STANDBY: "1", "CLUSTERDP_ATTEMPT": job.after.attempt}
+        own = {RESERVE: "1", "CLUSTERDP_ATTEMPT": job.after.attempt}
         environ = {**environ, **{os.fsencode(name): os.fsencode(value) for name, value in own.items()}}
         environ.pop(b"SLURM_STDINMODE", None)  # all tasks read
         words = [words[0], "--overlap", *(word for word in words[1:] if word != "--overlap")]

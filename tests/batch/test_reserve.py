@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from clusterdp import config
-from clusterdp.batch.act import standby
-from clusterdp.batch.act.standby import Standby, logs_of
+from clusterdp.batch.act import reserve
+from clusterdp.batch.act.reserve import Reserve, logs_of
 from clusterdp.batch.files.job import Job, job_of
 from clusterdp.batch.files.rules import Rules
 from clusterdp.batch.processes.children import Children
@@ -33,7 +33,7 @@ touch started
 [ ! -e stays ] || exec sleep 60
 exec cat >said
 """
-Begin = Callable[..., Standby]
+Begin = Callable[..., Reserve]
 
 
 class Apart(Children):
@@ -59,12 +59,12 @@ def begin(tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch) -> Begin:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    def begin(*files: str, release: str = "24.11.5") -> Standby:
+    def begin(*files: str, release: str = "24.11.5") -> Reserve:
         for name in files:
             (tmp_path / name).touch()
         variables = {"PATH": os.environ["PATH"], "LOGS": logs_of(job), "RELEASE": release, "MASTER_PORT": "1"}
         children = Apart({os.fsencode(name): os.fsencode(value) for name, value in variables.items()})
-        found = Standby(Rules(warm_after_s=0.0, tasks_per_node=2), children)
+        found = Reserve(Rules(warm_after_s=0.0, tasks_per_node=2), children)
         found.begin()
         wait_for("its time", found.is_due, 10)
         found.start(["srun", "--ntasks=2", "bash"], children.environ, job)
@@ -75,16 +75,16 @@ def begin(tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch) -> Begin:
     return begin
 
 
-def test_standby_starts_seconds_after_the_ranks() -> None:
-    found = Standby(Rules(warm_after_s=60.0), Apart({}))
+def test_reserve_starts_seconds_after_the_ranks() -> None:
+    found = Reserve(Rules(warm_after_s=60.0), Apart({}))
     assert not found.is_due()
     found.begin()
     assert not found.is_due()
     assert 50 < found.left_s <= 60
 
 
-def test_standby_without_seconds_never_starts() -> None:
-    found = Standby(Rules(), Apart({}))
+def test_reserve_without_seconds_never_starts() -> None:
+    found = Reserve(Rules(), Apart({}))
     found.begin()
     assert found.left_s == float("inf")
 
@@ -102,15 +102,15 @@ def test_standby_without_seconds_never_starts() -> None:
         ({"entry": None, "command": "python a.py"}, None),
     ],
 )
-def test_standby_needs_an_entry_under_plain_srun(values: dict[str, object], seconds: float | None) -> None:
+def test_reserve_needs_an_entry_under_plain_srun(values: dict[str, object], seconds: float | None) -> None:
     loaded = config.from_mapping({"entry": "a:b", **values})
     assert make_spec(loaded, Path("/run"), Path("/"), sys.executable).warm_after_s == seconds
 
 
-def test_standby_waits_as_the_next_attempt_and_shares_all(begin: Begin, tmp_path: Path) -> None:
+def test_reserve_waits_as_the_next_attempt_and_shares_all(begin: Begin, tmp_path: Path) -> None:
     found = begin()
     variables = (tmp_path / "environ").read_text().splitlines()
-    assert {"CLUSTERDP_STANDBY=1", "CLUSTERDP_ATTEMPT=7.0.1"} <= set(variables)
+    assert {"CLUSTERDP_RESERVE=1", "CLUSTERDP_ATTEMPT=7.0.1"} <= set(variables)
     assert (tmp_path / "words").read_text() == "--overlap --ntasks=2 bash\n"
     found.close()
 
@@ -158,7 +158,7 @@ def test_ended_step_is_not_taken(begin: Begin, job: Job) -> None:
 
 
 @pytest.mark.parametrize("mark", ["cold", "no key"])
-def test_standby_obeys_the_marks_of_the_ranks(begin: Begin, job: Job, tmp_path: Path, mark: str) -> None:
+def test_reserve_obeys_the_marks_of_the_ranks(begin: Begin, job: Job, tmp_path: Path, mark: str) -> None:
     Path(job.file("cold")).touch() if mark == "cold" else Path(job.file("key")).unlink()
     found = begin()
     assert found._step is None
@@ -201,7 +201,7 @@ def test_close_ends_the_tasks(begin: Begin, job: Job, tmp_path: Path) -> None:
 
 
 def test_close_kills_lingering_tasks(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby, "END_S", 0.1)
+    monkeypatch.setattr(reserve, "END_S", 0.1)
     found = begin("stays")
     step, began = found._step, time.monotonic()
     found.close()
@@ -210,7 +210,7 @@ def test_close_kills_lingering_tasks(begin: Begin, monkeypatch: pytest.MonkeyPat
     assert time.monotonic() - began < 10
 
 
-def test_standby_starts_from_slurm_22_05_on(begin: Begin, job: Job, tmp_path: Path) -> None:
+def test_reserve_starts_from_slurm_22_05_on(begin: Begin, job: Job, tmp_path: Path) -> None:
     found = begin(release="21.08.8")
     assert found.take({}, job.after) is None
     assert not (tmp_path / "words").exists()

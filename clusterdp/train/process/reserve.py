@@ -1,4 +1,4 @@
-"""A process that waits to become a rank, with torch loaded (batch/act/standby.py).
+"""A process that waits to become a rank, with torch loaded (batch/act/reserve.py).
 
 The variables of the attempt come through stdin. Until then the process runs no operation of torch, touches no GPU, and
 ends at each signal, and at the end of stdin. The user's code, seeds and the rendezvous come after. If the user's code
@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clusterdp import procfs
-from clusterdp.batch.files.job import COLD, STANDBY
+from clusterdp.batch.files.job import COLD, RESERVE
 
-NAME = b"standby"  # of the process, as in `ps -o comm`, while it waits
+NAME = b"reserve"  # of the process, as in `ps -o comm`, while it waits
 NICE = 19
 NEEDS = 1e9  # bytes of memory, more than a process takes: the ranks may grow
 # An optimizer imports torch._dynamo, which takes as long as torch itself.
@@ -47,7 +47,8 @@ def wait(begin: Callable[[], object]) -> None:
     """Calls begin() when this process is a rank: at once, or when it becomes one, with the variables of its attempt.
     Exits if it does not become one."""
     global meet_s
-    if os.environ.pop(STANDBY, None) is None:
+    names = (RESERVE, "CLUSTERDP_STANDBY")  # the second of the batch program of a job that was submitted before 0.1
+    if not [name for name in names if os.environ.pop(name, None)]:
         begin()
         return
     meet_s = MEET_S  # one that is stopped must not hold the others for train.timeout_s
@@ -108,7 +109,7 @@ def _rename(name: bytes) -> bytes:
 @contextmanager
 def noting_variables(folder: Path | None) -> Iterator[None]:
     """Surrounds the import of the user's code. If this sets variables that libraries read when they are loaded, no
-    later attempt has torch loaded before (batch/act/standby.py). folder: of the attempt, if it has one."""
+    later attempt has torch loaded before (batch/act/reserve.py). folder: of the attempt, if it has one."""
     before = _variables()
     yield
     if folder is not None and _variables() != before:
