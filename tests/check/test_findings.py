@@ -17,7 +17,7 @@ from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
 from clusterdp.check.program import read_program, read_script
 from clusterdp.check.subject import LastRun
-from clusterdp.fakeslurm.commands.options import ever
+from clusterdp.fakeslurm.commands.options.options import ever
 from clusterdp.slurm.commands import Association
 from tests.check.builder import cluster, subject
 

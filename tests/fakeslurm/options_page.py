@@ -2,7 +2,7 @@
 
 import textwrap
 
-from clusterdp.fakeslurm.commands.options import BASE, IDLE, UNSUPPORTED, ever
+from clusterdp.fakeslurm.commands.options.options import BASE, IDLE, UNSUPPORTED, ever
 
 HEAD = """\
 # Options without effect on a fake cluster
@@ -11,7 +11,7 @@ Every option of sbatch, srun and salloc does here what it does on Slurm 24.11, e
 could not read is refused nevertheless, in Slurm's words; so is an option that Slurm does not know.
 
 `python -m tests.fakeslurm.options_page` writes this page from the tables in
-`clusterdp/fakeslurm/commands/options.py`; a test compares them.
+`clusterdp/fakeslurm/commands/options/options.py`; a test compares them.
 """
 IDLE_HEAD = """
 ## Accepted, without effect

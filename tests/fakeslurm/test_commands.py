@@ -3,7 +3,7 @@
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
-from clusterdp.fakeslurm.commands.sbatch import directive_words
+from clusterdp.fakeslurm.commands.run.sbatch import directive_words
 from clusterdp.fakeslurm.core.times import BadTime, minutes
 from clusterdp.fakeslurm.slurmstepd.output_files import expand
 

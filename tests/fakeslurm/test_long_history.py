@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm.commands.columns import Cell, PrintField, render
-from clusterdp.fakeslurm.commands.sacct import aligned, fit
+from clusterdp.fakeslurm.commands.show.columns import Cell, PrintField, render
+from clusterdp.fakeslurm.commands.show.sacct import aligned, fit
 from clusterdp.fakeslurm.core.job_desc import Gpus, JobDesc
 from clusterdp.fakeslurm.core.model import Array, JobRecord, JobTable, Model, Share, Step
 from clusterdp.fakeslurm.core.shape import Shape, User

@@ -2,10 +2,10 @@
 
 import pytest
 
-from clusterdp.fakeslurm.commands.getopt import GetoptParser
-from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
-from clusterdp.fakeslurm.commands.options import SBATCH
-from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
+from clusterdp.fakeslurm.commands.options.getopt import GetoptParser
+from clusterdp.fakeslurm.commands.options.job_desc_of_options import job_desc
+from clusterdp.fakeslurm.commands.options.options import SBATCH
+from clusterdp.fakeslurm.commands.options.parsed_options import ParsedOptions
 from clusterdp.fakeslurm.core.model import Model, Share
 from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.shape import Shape

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import clusterdp.fakeslurm
-from clusterdp.fakeslurm.commands.option_values import CHECKS
-from clusterdp.fakeslurm.commands.options import BASE, IDLE, UNSUPPORTED, ever
+from clusterdp.fakeslurm.commands.options.option_values import CHECKS
+from clusterdp.fakeslurm.commands.options.options import BASE, IDLE, UNSUPPORTED, ever
 
 from .options_page import page
 

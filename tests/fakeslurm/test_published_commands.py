@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm.commands.getopt import GetoptParser
-from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
-from clusterdp.fakeslurm.commands.options import options_of
-from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
-from clusterdp.fakeslurm.commands.sacct import in_unit
+from clusterdp.fakeslurm.commands.options.getopt import GetoptParser
+from clusterdp.fakeslurm.commands.options.job_desc_of_options import job_desc
+from clusterdp.fakeslurm.commands.options.options import options_of
+from clusterdp.fakeslurm.commands.options.parsed_options import ParsedOptions
+from clusterdp.fakeslurm.commands.show.sacct import in_unit
 from clusterdp.fakeslurm.core import processes
 from clusterdp.fakeslurm.core.error_texts import Refusal
 from clusterdp.fakeslurm.core.release import Release

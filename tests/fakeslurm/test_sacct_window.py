@@ -2,7 +2,7 @@
 
 import pytest
 
-from clusterdp.fakeslurm.commands.sacct import is_within, window
+from clusterdp.fakeslurm.commands.show.sacct import is_within, window
 from clusterdp.fakeslurm.core.error_texts import Refusal
 from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.model import JobRecord, Model, Share

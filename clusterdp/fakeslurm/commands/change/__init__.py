@@ -1,0 +1,1 @@
+"""The commands that change and end jobs, nodes and reservations."""
