@@ -423,8 +423,8 @@ class Checkpointer:
 
     def _load(self, loaded: LoadedCheckpoint) -> list[str]:
         """Loads the state. Returns the differences from the checkpoint on all ranks, as text."""
-        here = self._together(lambda: put_back(loaded, self._state, self._ranks.size, self._built))
-        different = self._ranks.agree(report=here, conclude=lambda every: [*dict.fromkeys(chain(*every))])
+        here, failure = tried(lambda: put_back(loaded, self._state, self._ranks.size, self._built))
+        different = self._ranks.agree(failure, here, lambda every: [*dict.fromkeys(chain(*every))])
         self._rng = loaded.own["rng"] if loaded.own is not None else None
         self._rng_seed = loaded.manifest.info.data
         return different  # type: ignore[no-any-return]

@@ -18,9 +18,9 @@ _INSIDE = re.compile(rf"{_PART}(?:/{_PART})*").fullmatch
 
 
 class Readable(Protocol):
-    def read_at(self, start: int, into: memoryview) -> int:
-        """Fills `into` with the file's bytes from `start` on. Returns the number of bytes read, which is smaller than
-        `into` only at the end of the file."""
+    def read_at(self, start: int, *into: memoryview) -> int:
+        """Fills these pieces of memory, one after the other, with the file's bytes from `start` on. Returns the number
+        of bytes read, which is smaller than that of the pieces only at the end of the file."""
 
 
 class Storage(ABC):
@@ -127,6 +127,22 @@ def already_there(url: str) -> FileExistsError:
     return FileExistsError(errno.EEXIST, "already there", url)
 
 
+def read_pieces(read: Callable[[list[memoryview], int], int], start: int, into: Sequence[memoryview]) -> int:
+    """Does the work of Readable.read_at() with read(pieces, start), which may read less than there is room for, as
+    preadv(2)."""
+    pieces, done = [piece for piece in into if len(piece)], 0
+    while pieces:
+        count = read(pieces, start + done)
+        if not count:
+            break
+        done += count
+        while pieces and count >= len(pieces[0]):
+            count -= len(pieces.pop(0))
+        if count:
+            pieces[0] = pieces[0][count:]
+    return done
+
+
 class RangeReader:
     """Reads a remote file. The range [start, stop) is fetched in one request, at the first read within this range."""
 
@@ -135,13 +151,17 @@ class RangeReader:
         self._start, self._stop = start, stop if stop is not None else start
         self._piece: memoryview | None = None
 
-    def read_at(self, start: int, into: memoryview) -> int:
-        stop = start + len(into)
+    def read_at(self, start: int, *into: memoryview) -> int:
+        stop = start + sum(map(len, into))
         if not self._start <= start <= stop <= self._stop:
             data = memoryview(self._fetch(start, stop)) if stop > start else memoryview(b"")
         else:
             if self._piece is None:
                 self._piece = memoryview(self._fetch(self._start, self._stop))
             data = self._piece[start - self._start : stop - self._start]
-        into[: len(data)] = data
+        done = 0
+        for piece in into:
+            part = data[done : done + len(piece)]
+            piece[: len(part)] = part
+            done += len(part)
         return len(data)

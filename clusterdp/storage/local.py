@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from clusterdp.plainfile import open_plain, sync_folder
-from clusterdp.storage.base import Readable, Storage, checked, temporary_name
+from clusterdp.storage.base import Readable, Storage, checked, read_pieces, temporary_name
 
 
 class LocalStorage(Storage):
@@ -178,12 +178,12 @@ class _File:
     def __init__(self, file: IO[bytes]):
         self.file = file
 
-    def read_at(self, start: int, into: memoryview) -> int:
-        self.file.seek(start)
-        done = 0
-        while done < len(into):
-            count: int = self.file.readinto(into[done:])  # type: ignore[attr-defined]  # typeshed's IO lacks it
-            if not count:
-                break
-            done += count
-        return done
+    def read_at(self, start: int, *into: memoryview) -> int:
+        return read_pieces(self._read, start, into)
+
+    def _read(self, pieces: list[memoryview], start: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self.file.fileno(), pieces, start)
+        self.file.seek(start)  # macOS before 11
+        count: int = self.file.readinto(pieces[0])  # type: ignore[attr-defined]  # typeshed's IO lacks it
+        return count

@@ -14,10 +14,11 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from clusterdp.batch.nodes import keeper
-from clusterdp.storage.base import Readable, Storage, already_there, checked
+from clusterdp.storage.base import Readable, Storage, already_there, checked, read_pieces
 
 HELD = keeper.HELD
 
@@ -198,11 +199,5 @@ class _File:
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
 
-    def read_at(self, start: int, into: memoryview) -> int:
-        done = 0
-        while done < len(into):
-            count = os.preadv(self._descriptor, [into[done:]], start + done)
-            if not count:
-                break
-            done += count
-        return done
+    def read_at(self, start: int, *into: memoryview) -> int:
+        return read_pieces(partial(os.preadv, self._descriptor), start, into)

@@ -6,8 +6,9 @@ import copy
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError
-from clusterdp.checkpoint.format.layout import BLOCK
+from clusterdp.checkpoint.format.layout import BLOCK, HEADER, FlatLayout
+from clusterdp.checkpoint.format.manifest import FileRecord
 from clusterdp.checkpoint.format.read_targets import ScatterTarget
+from clusterdp.checkpoint.format.verified_reads import ranges_of_file
 from clusterdp.checkpoint.load import flat_reader
 from clusterdp.checkpoint.state import stateful
 from clusterdp.storage import LocalStorage
@@ -67,7 +70,9 @@ def test_restore_reads_into_the_existing_tensors_without_a_copy(
     Checkpointer(tmp_path, saved).save(1)
     read: list[torch.Tensor] = []
     apart = flat_reader.tensors_of
-    monkeypatch.setattr(flat_reader, "tensors_of", lambda plan, buffer: read.append(buffer) or apart(plan, buffer))
+    monkeypatch.setattr(
+        flat_reader, "tensors_of", lambda plan, buffer, *known: read.append(buffer) or apart(plan, buffer, *known)
+    )
     before = addresses(live)
     Checkpointer(tmp_path, live).restore()
     assert same(live, saved)
@@ -101,7 +106,9 @@ def test_gpu_restore_reads_moments_of_a_new_optimizer_into_no_host_buffer(
     live = {"model": model, "optimizer": torch.optim.Adam(model.parameters())}
     read: list[torch.Tensor] = []
     apart = flat_reader.tensors_of
-    monkeypatch.setattr(flat_reader, "tensors_of", lambda plan, buffer: read.append(buffer) or apart(plan, buffer))
+    monkeypatch.setattr(
+        flat_reader, "tensors_of", lambda plan, buffer, *known: read.append(buffer) or apart(plan, buffer, *known)
+    )
     checkpointer = Checkpointer(tmp_path, live)
     as_if_on_gpu()
     checkpointer.restore()
@@ -166,7 +173,9 @@ def test_step_counts_of_a_gpu_optimizer_hold_no_page_of_the_buffer(
     monkeypatch.setattr(stateful, "on_gpu", lambda optimizer: True)
     buffers: list[torch.Tensor] = []
     apart = flat_reader.tensors_of
-    monkeypatch.setattr(flat_reader, "tensors_of", lambda plan, buffer: buffers.append(buffer) or apart(plan, buffer))
+    monkeypatch.setattr(
+        flat_reader, "tensors_of", lambda plan, buffer, *known: buffers.append(buffer) or apart(plan, buffer, *known)
+    )
     checkpointer.restore()
     assert same(live, saved)
     start = buffers[0].data_ptr()
@@ -325,7 +334,7 @@ def read_by_each(rank: int, size: int, folder: str, storage: type[LocalStorage],
     LocalStorage.nodes_that_read_all = 0
     buffers: list[torch.Tensor] = []
     apart = flat_reader.tensors_of
-    flat_reader.tensors_of = lambda plan, buffer: buffers.append(buffer) or apart(plan, buffer)  # type: ignore[func-returns-value]
+    flat_reader.tensors_of = lambda plan, buffer, *known: buffers.append(buffer) or apart(plan, buffer, *known)  # type: ignore[func-returns-value]
     live = trained(wide(), seed=1 + rank)
     if rank == fresh:
         live["optimizer"] = torch.optim.Adam(live["model"].parameters())
@@ -398,6 +407,31 @@ def test_damaged_last_block_without_an_older_checkpoint_fails_on_all_ranks(tmp_p
 
 
 @given(
+    sizes=st.lists(st.integers(1, 3 * BLOCK // 4), min_size=1, max_size=20),
+    wanted=st.sets(st.integers(0, 19)),
+    files=st.integers(1, 3),
+)
+def test_blocks_with_bytes_of_no_live_tensor_are_read_apart(sizes: list[int], wanted: set[int], files: int) -> None:
+    plan = FlatLayout.of({f"{number:02}": ("uint8", (size,)) for number, size in enumerate(sizes)})
+    ranges = []
+    for rank in range(files):
+        start, stop = plan.span(rank, files)
+        sums = (0,) * -(-(HEADER + stop - start) // BLOCK)
+        ranges += ranges_of_file(str(rank), FileRecord(HEADER + stop - start, sums), start)
+    live = {f"{number:02}": torch.empty(0) for number in wanted}
+    apart, direct = flat_reader._divide(ranges, plan, live)
+    blocks = {
+        (each.name, n): replace(each, first=n, last=n + 1) for each in ranges for n in range(each.first, each.last)
+    }
+    others = [entry for entry in plan.entries if entry.name not in live]
+    expected = {
+        key for key, one in blocks.items() if any(e.offset < one.span[1] and e.end > one.span[0] for e in others)
+    }
+    found = [{(each.name, n) for each in some for n in range(each.first, each.last)} for some in (apart, direct)]
+    assert found == [expected, blocks.keys() - expected] if live else [blocks.keys(), set()]
+
+
+@given(
     gaps=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=8),
     cuts=st.sets(st.integers(1, 60)),
 )
@@ -410,10 +444,36 @@ def test_scattertarget_fills_all_pieces_at_any_cut_of_the_data(gaps: list[tuple[
     target = ScatterTarget([(start, memoryview(piece)) for start, piece in pieces])
     ends = [0, *sorted(cuts), 100]
     for start, stop in itertools.pairwise(ends):
-        room = target.room(start, stop)
-        room[:] = data[start:stop]
+        done = start
+        for room in target.room(start, stop):
+            room[:] = data[done : done + len(room)]
+            done += len(room)
+        assert done == stop
         target.accept(start, stop)
     assert all(piece == data[start : start + len(piece)] for start, piece in pieces if start + len(piece) <= 100)
+
+
+def test_scattertarget_gives_a_damaged_gap_room_of_its_own() -> None:
+    pieces = [(2, memoryview(bytearray(2))), (6, memoryview(bytearray(2)))]
+    rooms = ScatterTarget(pieces).room(0, 10)
+    for number, room in enumerate(rooms):
+        room[:] = bytes([number] * len(room))
+    assert b"".join(rooms) == bytes([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
+
+
+def test_block_of_more_tensors_than_a_read_takes_is_restored(tmp_path: Path) -> None:
+    state = {f"w{number}": torch.full((8,), float(number)) for number in range(3000)}
+    Checkpointer(tmp_path, {"model": (saved := plain_module(state))}).save(1)
+    live = plain_module({name: torch.zeros(8) for name in state})
+    Checkpointer(tmp_path, {"model": live}).restore()
+    assert all(map(torch.equal, saved.parameters(), live.parameters()))
+
+
+def plain_module(tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+    module = nn.Module()
+    for name, tensor in tensors.items():
+        module.register_parameter(name, nn.Parameter(tensor))
+    return module
 
 
 class Holder:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from clusterdp.storage import Storage
+from clusterdp.storage.base import read_pieces
 
 
 def test_storage_lists_and_reads_back_written_and_published_files(storage: Storage) -> None:
@@ -36,6 +37,28 @@ def test_read_at_returns_any_requested_range_of_an_opened_file(storage: Storage)
                 expected = b"onetwo"[start : start + length]
                 assert file.read_at(start, target) == len(expected)
                 assert bytes(target[: len(expected)]) == expected
+
+
+@pytest.mark.parametrize("sizes", [(2, 4), (1, 0, 3), (0, 6), (4, 9, 2)])
+def test_read_at_fills_pieces_one_after_the_other(storage: Storage, sizes: tuple[int, ...]) -> None:
+    storage.make_folder("a")
+    storage.write("a/x", [memoryview(b"onetwothree")])
+    pieces = [memoryview(bytearray(size)) for size in sizes]
+    with storage.open("a/x", 1, 11) as file:
+        assert file.read_at(1, *pieces) == min(10, sum(sizes))
+    assert b"".join(pieces).rstrip(b"\0") == b"netwothree"[: sum(sizes)]
+
+
+def test_read_pieces_goes_on_after_short_reads() -> None:
+    data, pieces = b"onetwothree", [memoryview(bytearray(size)) for size in (2, 5, 3)]
+
+    def short(rooms: list[memoryview], start: int) -> int:
+        count = min(3, len(rooms[0]))
+        rooms[0][:count] = data[start : start + count]
+        return count
+
+    assert read_pieces(short, 1, pieces) == 10
+    assert b"".join(pieces) == b"netwothree"
 
 
 def test_write_and_publish_refuse_an_existing_name(storage: Storage) -> None:

@@ -167,15 +167,28 @@ def expected_files(info: CheckpointInfo) -> Iterator[tuple[str, str]]:
 def decode(data: bytes, name: str) -> Manifest:
     """Returns the manifest that was written as `name` (step folder and file name). Raises DamagedError."""
     try:
-        head, start = _decode_head(data)
-        info = _info(head, name)
-        body = data[start : start + head["body_bytes"]]
-        if data[start + len(body) :] != _CLOSE or _digest(body) != head["body_digest"]:
-            raise ValueError("its second line does not match its digest")
-        content = strictjson.loads(body)
-        return _manifest(info, content, sharded=head["format"] == SHARDED)
+        head, body = _verified(data)
+        return _manifest(_info(head, name), strictjson.loads(body), sharded=head["format"] == SHARDED)
     except MALFORMED as error:
         raise DamagedError(f"{name}: {error}. The manifest is damaged; another checkpoint must be used.") from error
+
+
+def verify(data: bytes, name: str) -> bytes:
+    """Returns the bytes of a manifest. Raises DamagedError if they are not those that were written."""
+    try:
+        _verified(data)
+    except MALFORMED as error:
+        raise DamagedError(f"{name}: {error}. The manifest is damaged; another checkpoint must be used.") from error
+    return data
+
+
+def _verified(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Returns the info in the first line, and the body."""
+    head, start = _decode_head(data)
+    body = data[start : start + head["body_bytes"]]
+    if data[start + len(body) :] != _CLOSE or _digest(body) != head["body_digest"]:
+        raise ValueError("its second line does not match its digest")
+    return head, body
 
 
 def decode_head(data: bytes, name: str) -> CheckpointInfo:

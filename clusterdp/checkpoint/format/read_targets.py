@@ -12,12 +12,15 @@ from typing import Protocol
 
 from clusterdp.checkpoint.format.layout import BLOCK
 
+MOST_PARTS = 1000  # of one read: IOV_MAX is 1024
+
 
 class ReadTarget(Protocol):
     """Memory for verified blocks. Several threads use a target at the same time, each of them for other blocks."""
 
-    def room(self, start: int, stop: int) -> memoryview:
-        """Returns memory into which the bytes [start, stop) are read before they are verified."""
+    def room(self, start: int, stop: int) -> Sequence[memoryview]:
+        """Returns memory, in one or several pieces, into which the bytes [start, stop) are read before they are
+        verified."""
 
     def accept(self, start: int, stop: int) -> None:
         """Is called with the bytes [start, stop) after they have been verified."""
@@ -29,8 +32,8 @@ class BufferTarget:
     def __init__(self, buffer: memoryview, base: int = 0):
         self._buffer, self._base = buffer, base
 
-    def room(self, start: int, stop: int) -> memoryview:
-        return self._buffer[start - self._base : stop - self._base]
+    def room(self, start: int, stop: int) -> Sequence[memoryview]:
+        return (self._buffer[start - self._base : stop - self._base],)
 
     def accept(self, start: int, stop: int) -> None:
         pass
@@ -41,6 +44,7 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self.memory = memoryview(bytearray(BLOCK))
+        self.holds = False  # whether this memory has the whole block that is read
 
 
 class DiscardTarget:
@@ -49,8 +53,8 @@ class DiscardTarget:
     def __init__(self) -> None:
         self._scratch = _Scratch()
 
-    def room(self, start: int, stop: int) -> memoryview:
-        return self._scratch.memory[: stop - start]
+    def room(self, start: int, stop: int) -> Sequence[memoryview]:
+        return (self._scratch.memory[: stop - start],)
 
     def accept(self, start: int, stop: int) -> None:
         pass
@@ -68,8 +72,7 @@ class DeviceMemory(Protocol):
 
 
 class ScatterTarget:
-    """A target of many pieces of memory. A block that lies within one piece is read directly into it, unless it is on a
-    device."""
+    """A target of many pieces of memory, into which a block is read directly, unless one of them is on a device."""
 
     def __init__(self, pieces: Sequence[tuple[int, memoryview | DeviceMemory]]):
         """pieces: (address, memory), without overlap."""
@@ -77,12 +80,13 @@ class ScatterTarget:
         self._starts = [at for at, _ in self._pieces]
         self._scratch = _Scratch()
 
-    def room(self, start: int, stop: int) -> memoryview:
-        found = self._whole(start, stop)
-        return self._scratch.memory[: stop - start] if found is None else found
+    def room(self, start: int, stop: int) -> Sequence[memoryview]:
+        found = self._direct(start, stop)
+        self._scratch.holds = not found
+        return found or (self._scratch.memory[: stop - start],)
 
     def accept(self, start: int, stop: int) -> None:
-        if self._whole(start, stop) is None:
+        if self._scratch.holds:
             self.scatter(start, self._scratch.memory[: stop - start])
 
     def scatter(self, start: int, data: memoryview) -> None:
@@ -96,13 +100,21 @@ class ScatterTarget:
             else:
                 memory.write(first - at, part)
 
-    def _whole(self, start: int, stop: int) -> memoryview | None:
-        number = bisect_right(self._starts, start) - 1
-        if number < 0:
-            return None
-        at, memory = self._pieces[number]
-        fits = isinstance(memory, memoryview) and stop <= at + len(memory)
-        return memory[start - at : stop - at] if fits else None  # type: ignore[index]
+    def _direct(self, start: int, stop: int) -> list[memoryview]:
+        """Returns the pieces with the bytes [start, stop), and memory for the bytes between them; an empty list if a
+        piece is on a device, or if there are too many for one read."""
+        parts: list[memoryview] = []
+        end, scratch = start, self._scratch.memory
+        for at, memory in self._overlapping(start, stop):
+            if not isinstance(memory, memoryview):
+                return []
+            if at > end:
+                parts.append(scratch[end - start : at - start])
+            end = min(at + len(memory), stop)
+            parts.append(memory[max(start - at, 0) : end - at])
+        if end < stop:
+            parts.append(scratch[end - start : stop - start])
+        return parts if len(parts) <= MOST_PARTS else []
 
     def _overlapping(self, start: int, stop: int) -> Iterator[tuple[int, memoryview | DeviceMemory]]:
         number = max(bisect_right(self._starts, start) - 1, 0)

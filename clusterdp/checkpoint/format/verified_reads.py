@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, TypeVar
 
 from clusterdp.checkpoint.format import skeleton, strictjson, strides
@@ -25,6 +26,7 @@ from clusterdp.checkpoint.format.manifest import (
     decode,
     expected_files,
 )
+from clusterdp.checkpoint.format.manifest import verify as verify_manifest
 from clusterdp.checkpoint.format.read_targets import BufferTarget, DiscardTarget, ReadTarget
 from clusterdp.checkpoint.format.strides import Shape
 from clusterdp.errors import DamagedError
@@ -52,10 +54,15 @@ class BlockRange:
         start = max(self.first * BLOCK - self.head, 0)
         return self.at + start, self.at + min(self.last * BLOCK, self.record.size) - self.head
 
+    def holding(self, address: int) -> int:
+        """Returns the index of the block with this byte of the buffer."""
+        return (address - self.at + self.head) // BLOCK
+
     def trimmed(self, start: int, stop: int) -> BlockRange:
         """Returns the part of the range whose blocks hold the bytes [start, stop) of the buffer."""
-        first, last = (start - self.at + self.head) // BLOCK, -(-(stop - self.at + self.head) // BLOCK)
-        return replace(self, first=max(self.first, first), last=min(self.last, last))
+        return replace(
+            self, first=max(self.first, self.holding(start)), last=min(self.last, self.holding(stop - 1) + 1)
+        )
 
     @property
     def size(self) -> int:
@@ -66,11 +73,16 @@ class BlockRange:
 def read_manifest(storage: Storage, info: CheckpointInfo) -> Manifest:
     """Returns the manifest. Raises DamagedError if two reads fail, or both return bytes that differ from the written
     ones."""
+    return decode(manifest_bytes(storage, info), info.name)
 
-    def look() -> Manifest:
+
+def manifest_bytes(storage: Storage, info: CheckpointInfo) -> bytes:
+    """Returns the verified bytes of the manifest, for decode(). Raises as read_manifest()."""
+
+    def look() -> bytes:
         if (size := storage.size(info.name)) > LIMIT:
             raise DamagedError(f"{info.name}: it has {size} bytes. No manifest is that long: it was overwritten.")
-        return decode(storage.read(info.name), info.name)
+        return verify_manifest(storage.read(info.name), info.name)
 
     return read_twice(storage, info.name, look)
 
@@ -92,13 +104,22 @@ def ranges_of_file(
     return (BlockRange(name, record, first, min(first + most, count), at, head) for first in range(0, count, most))
 
 
-def threads_for(ranges: Sequence[BlockRange]) -> int:
-    return max(1, min(_THREADS, len(ranges), os.cpu_count() or 1))
+def threads_for(ranges: Sequence[BlockRange], processes: int = 1) -> int:
+    """Returns the number of threads that read the ranges. processes: the number of those on this node that read at the
+    same time."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _cpus()
+    return max(1, min(_THREADS, len(ranges), mine, _cpus() // processes))
 
 
-def read_ranges(storage: Storage, ranges: Sequence[BlockRange], target: ReadTarget) -> None:
-    """Verifies the blocks, and puts their data into `target`. Raises DamagedError or OSError."""
-    threads = threads_for(ranges)
+@cache
+def _cpus() -> int:
+    return os.cpu_count() or 1
+
+
+def read_ranges(storage: Storage, ranges: Sequence[BlockRange], target: ReadTarget, processes: int = 1) -> None:
+    """Verifies the blocks, and puts their data into `target`. Raises DamagedError or OSError. processes: see
+    threads_for()."""
+    threads = threads_for(ranges, processes)
     if threads == 1:
         for blocks in ranges:
             read_range(storage, blocks, target)
@@ -202,17 +223,13 @@ def _reread(storage: Storage, blocks: BlockRange, number: int, target: ReadTarge
 def _read_block(file: Readable, blocks: BlockRange, number: int, target: ReadTarget) -> bool:
     """Reads one block. Returns whether its checksum is right."""
     start, stop = number * BLOCK, min((number + 1) * BLOCK, blocks.record.size)
-    parts: tuple[memoryview, ...] = ()
-    if start < blocks.head:
-        parts = (memoryview(bytearray(min(blocks.head, stop) - start)),)
-        if file.read_at(start, parts[0]) < len(parts[0]):
-            return False
-        start += len(parts[0])
-    first, last = blocks.at + start - blocks.head, blocks.at + stop - blocks.head
+    head = min(blocks.head, stop) - start
+    parts: list[memoryview] = [memoryview(bytearray(head))] if head > 0 else []
+    first, last = blocks.at + max(start - blocks.head, 0), blocks.at + stop - blocks.head
     if first < last:
-        parts = (*parts, target.room(first, last))
-        if file.read_at(start, parts[-1]) < len(parts[-1]):
-            return False
+        parts += target.room(first, last)
+    if file.read_at(start, *parts) < stop - start:
+        return False
     if checksum(*parts) != blocks.record.checksums[number]:
         return False
     if first < last:

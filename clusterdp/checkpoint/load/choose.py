@@ -13,7 +13,7 @@ from clusterdp.checkpoint.errors import LostContact
 from clusterdp.checkpoint.format.layout import step_of
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, scan
 from clusterdp.checkpoint.format.phase import called
-from clusterdp.checkpoint.load.restore import LoadedCheckpoint, compare, read
+from clusterdp.checkpoint.load.restore import LoadedCheckpoint, compare, read, without_garbage_collection
 from clusterdp.checkpoint.save.commit import Committer
 from clusterdp.checkpoint.save.memory_copies import MemoryCopies
 from clusterdp.checkpoint.save.mirror import Mirror
@@ -41,6 +41,7 @@ class ChosenCheckpoint:
     is_partly_filled: bool = False  # whether live tensors may have bytes of a damaged checkpoint
 
 
+@without_garbage_collection()
 def choose(
     committer: Committer,
     ranks: RankGroup,

@@ -9,7 +9,7 @@ none to fall back on (Storage.verifies_first), a first read only verifies.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -54,10 +54,10 @@ class FlatReader:
         check_sizes(storage, ranges if self._alone else own)  # first: a bad manifest may demand much memory
         self.buffer = Buffer(self._plan.total)  # pages that are never touched take no memory
         if self._alone:
-            read_ranges(storage, self._apart, BufferTarget(memory_of(self.buffer.tensor)))
+            read_ranges(storage, self._apart, BufferTarget(memory_of(self.buffer.tensor)), ranks.on_node)
         if storage.verifies_first:
-            read_ranges(storage, own, DiscardTarget())
-        self.tensors = {**tensors_of(self._plan, self.buffer.tensor), **live}
+            read_ranges(storage, own, DiscardTarget(), ranks.on_node)
+        self.tensors = {**tensors_of(self._plan, self.buffer.tensor, live), **live}
 
     def exchange(self) -> None:
         """Fills the buffer. Collective. Raises DamagedError or CheckpointError on all ranks."""
@@ -68,17 +68,13 @@ class FlatReader:
         some live tensors may then have changed."""
         failure = None
         pieces = ScatterTarget(
-            [
-                (e.offset, _memory(as_bytes(self._live[e.name].detach())))
-                for e in self._plan.entries
-                if e.name in self._live
-            ]
+            [(e.offset, _memory(self._live[e.name].detach())) for e in self._plan.entries if e.name in self._live]
         )
         whole = memory_of(self.buffer.tensor)
         for start, stop in (blocks.span for blocks in self._apart):
             pieces.scatter(start, whole[start:stop])
         if self._alone:
-            _, failure = tried(lambda: read_ranges(self._storage, self._direct, pieces))
+            _, failure = tried(lambda: read_ranges(self._storage, self._direct, pieces, self._ranks.on_node))
             self._ranks.agree(failure)
         else:
             self._send(self._direct, pieces.scatter)
@@ -143,17 +139,22 @@ def _divide(
     others = iter([*(entry for entry in plan.entries if entry.name not in live and entry.nbytes), None])
     other = next(others)
     for blocks in ranges:
-        for number in range(blocks.first, blocks.last):
-            one = replace(blocks, first=number, last=number + 1)
-            start, stop = one.span
-            while other is not None and other.end <= start:
+        first, (_, stop) = blocks.first, blocks.span
+        while first < blocks.last:
+            while other is not None and blocks.holding(other.end - 1) < first:
                 other = next(others)
-            kind = apart if other is not None and other.offset < stop else direct
+            kind, until = direct, blocks.last
+            if other is not None and other.offset < stop:
+                until = max(blocks.holding(other.offset), first)
+            if until == first:  # the next bytes that are not live begin in this block
+                assert other is not None
+                kind, until = apart, min(blocks.last, blocks.holding(other.end - 1) + 1)
             before = kind[-1] if kind else None
-            if before is not None and number > blocks.first and (before.name, before.last) == (blocks.name, number):
-                kind[-1] = replace(before, last=number + 1)
+            if before is not None and first > blocks.first and (before.name, before.last) == (blocks.name, first):
+                kind[-1] = replace(before, last=until)
             else:
-                kind.append(one)
+                kind.append(replace(blocks, first=first, last=until))
+            first = until
     return apart, direct
 
 
@@ -171,8 +172,8 @@ class _OnDevice:
         self._data[at : at + len(data)].copy_(torch.frombuffer(data, dtype=torch.uint8))
 
 
-def _memory(data: torch.Tensor) -> memoryview | _OnDevice:
-    return _OnDevice(data) if data.is_cuda else memory_of(data)
+def _memory(tensor: torch.Tensor) -> memoryview | _OnDevice:
+    return _OnDevice(as_bytes(tensor)) if tensor.is_cuda else memory_of(tensor)
 
 
 def live_tensors(plan: FlatLayout, found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -211,9 +212,10 @@ def read_own(storage: Storage, manifest: Manifest, rank: int) -> Any:
     return unflatten(skeleton, {name: copied(view, strides.get(name)) for name, view in views.items()})
 
 
-def tensors_of(plan: FlatLayout, buffer: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Returns the tensors as views of the flat buffer."""
-    return {e.name: from_bytes(buffer[e.offset : e.end], e.dtype, e.shape) for e in plan.entries}
+def tensors_of(plan: FlatLayout, buffer: torch.Tensor, known: Collection[str] = ()) -> dict[str, torch.Tensor]:
+    """Returns the tensors, without the known ones, as views of the flat buffer."""
+    others = (e for e in plan.entries if e.name not in known)
+    return {e.name: from_bytes(buffer[e.offset : e.end], e.dtype, e.shape) for e in others}
 
 
 def _fits(tensor: torch.Tensor, entry: TensorEntry) -> bool:

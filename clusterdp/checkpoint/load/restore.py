@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from clusterdp.checkpoint.format import strides
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest, decode, expected_files
-from clusterdp.checkpoint.format.verified_reads import check_sizes, ranges_of, read_manifest
+from clusterdp.checkpoint.format.verified_reads import check_sizes, manifest_bytes, ranges_of
 from clusterdp.checkpoint.load.flat_reader import FlatReader, is_alone, live_tensors, new_tensors, read_own
 from clusterdp.checkpoint.state import as_built, machine, module_buffers, parameter_names, plain_holders, rng, stateful
 from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.checkpoint.state.tree import as_bytes, cloned, copied, dtype_name, is_sharded, key_of, unflatten
 from clusterdp.storage import Storage
 from clusterdp.wording import some_of
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Turns the garbage collector off while many objects are made that all stay: each of its passes would search the
+    whole state again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @dataclass(frozen=True)
@@ -108,43 +124,48 @@ def read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mappin
 
     state: the objects to restore. If a tensor of these objects is sharded, each rank reads only its part.
     """
-    seen: list[Manifest] = []  # on rank 0
+    text = ranks.agree(conclude=lambda _: manifest_bytes(storage, info).decode("ascii"))
+    sharded = stateful.are_sharded(state)
 
-    def look(_: Any) -> str:
-        seen[:] = [read_manifest(storage, info)]
-        return seen[0].encode().decode("ascii") if ranks.size > 1 else ""
+    def prepare() -> tuple[Manifest, dict[str, torch.Tensor]]:
+        manifest = decode(text.encode("ascii"), info.name)
+        return manifest, {} if sharded or manifest.chunks is not None else _live(manifest, state)
 
-    text = ranks.agree(conclude=look)
-    manifest = seen[0] if seen else decode(text.encode("ascii"), info.name)
-    sharded = manifest.chunks is not None or stateful.are_sharded(state)
-    live, failure = tried(lambda: {} if sharded else _live(manifest, state))
-    if not is_alone(storage, ranks):  # blocks of tensors that are live on some ranks only would be sent to no buffer
-        names = sorted(live or ())
-        if not ranks.agree(failure, names, lambda every: all(one == every[0] for one in every)):
-            live = {}
+    prepared, failure = tried(prepare)
+    live = prepared[1] if prepared is not None else {}
+    # Blocks of tensors that are live on some ranks only would be sent to no buffer.
+    if not is_alone(storage, ranks) and not ranks.agree(failure, sorted(live), _all_equal):
+        live = {}
 
-    def read_share() -> tuple[FlatReader | _Parts, Any]:
-        some = _Parts(storage, manifest, ranks, state) if sharded else FlatReader(storage, manifest, ranks, live or {})
+    def read_share(manifest: Manifest) -> tuple[FlatReader | _Parts, Any]:
+        if sharded or manifest.chunks is not None:
+            some: FlatReader | _Parts = _Parts(storage, manifest, ranks, state)
+        else:
+            some = FlatReader(storage, manifest, ranks, live)
         return some, read_own(storage, manifest, ranks.rank) if ranks.rank < info.world_size else None
 
-    found, failure = tried(read_share) if failure is None else (None, failure)
+    found = None
+    if prepared is not None:
+        found, failure = tried(partial(read_share, prepared[0]))
     ranks.agree(failure)
-    assert found is not None
+    assert prepared is not None and found is not None
     some, own = found
     some.exchange()
-    return LoadedCheckpoint(manifest, some.tensors, own, some if isinstance(some, FlatReader) else None)
+    return LoadedCheckpoint(prepared[0], some.tensors, own, some if isinstance(some, FlatReader) else None)
 
 
 def compare(loaded: LoadedCheckpoint, state: Mapping[str, Any]) -> None:
-    """Compares the objects of this rank with the saved objects, before any is changed. Raises StateError if they do not
-    match."""
+    """Compares the modules of this rank with the saved modules, before any object is changed. Raises StateError if they
+    do not match."""
     shared = stateful.shared(state)
     stateful.compare_keys("state", shared, loaded.manifest.state)
     changed = loaded.changed
-    for name, thing in shared.items() if loaded.flat is not None else ():
+    modules = [(name, thing) for name, thing in shared.items() if isinstance(thing, torch.nn.Module)]
+    for name, thing in modules if loaded.flat is not None else ():
         stateful.compare(name, thing, loaded.views(name), as_built.resized(thing, changed.get(name, {})))
 
 
+@without_garbage_collection()
 def put_back(
     loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int, built: plain_holders.Built
 ) -> list[str]:
@@ -208,6 +229,10 @@ def _into_module(
     if noted is not None:
         module_buffers.restride(name, module, noted, loaded.tensors)
     return [*different, *differences(name, module, given, noted, loaded.tensors)]
+
+
+def _all_equal(reports: list[Any]) -> bool:
+    return all(report == reports[0] for report in reports)
 
 
 class _Parts:

@@ -43,6 +43,11 @@ class RankGroup:
             node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
             self.nodes, self.stride = self.agree(report=node, conclude=lambda names: [len(set(names)), _stride(names)])
 
+    @property
+    def on_node(self) -> int:
+        """The number of ranks on a node, if each node has as many."""
+        return -(-self.size // self.nodes)
+
     def agree(
         self,
         failure: Exception | None = None,
