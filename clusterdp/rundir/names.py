@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,26 @@ class _Within:
         return found
 
 
-@dataclass(frozen=True)
-class Attempt:
+class _Folder:
+    """Objects of a class are equal if their paths are."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Folder) and type(other) is type(self) and other.path == self.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
+
+
+class Attempt(_Folder):
     """One attempt of a run, which is one start of its ranks: `<job id>.<restart count>`, and after a restart in place
     `<job id>.<restart count>.<number>`."""
 
-    name: str
-    path: Path
     outcome = _Within("outcome")
     cause = _Within("cause")
     saved = _Within("saved")
@@ -47,6 +59,10 @@ class Attempt:
     hung = _Within("hung")
     hang_notes = _Within("hang")
     hang_nodes = _Within("hang/nodes")
+
+    def __init__(self, name: str, path: Path):
+        super().__init__(path)
+        self.name = name
 
     def trace(self, rank: int) -> Path:
         return self.path / f"trace-rank-{rank:05d}.json.gz"
@@ -64,9 +80,9 @@ class Attempt:
         return self.logs / f"rank-{rank:05d}.out"
 
 
-@dataclass(frozen=True)
-class RunDir:
-    path: Path
+class RunDir(_Folder):
+    """The files of a run. path: the folder of the run."""
+
     config = _Within("config.yaml")
     script = _Within("job.sbatch")
     code = _Within("code")

@@ -13,9 +13,8 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterdp.errors import RunError
 from clusterdp.plainfile import read_plain, write_durably
@@ -24,8 +23,7 @@ from clusterdp.rundir.names import RunDir, names_in
 TABLE = "sweep.json"
 
 
-@dataclass(frozen=True)
-class SweepDir:
+class SweepDir(NamedTuple):
     path: Path
 
     @property

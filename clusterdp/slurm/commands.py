@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.slurm.jobid import JOB_ID, Submitted, is_job_id
@@ -76,8 +77,7 @@ class CommandTimeout(SlurmError):
     """Raised if a command does not end in time."""
 
 
-@dataclass(frozen=True)
-class SqueueRow:
+class SqueueRow(NamedTuple):
     """A line of squeue: `state` is the long word (PENDING), `reason` is as printed, `nodes` is a host list such as
     `n[1-2]`, or empty."""
 
@@ -89,8 +89,7 @@ class SqueueRow:
     name: str = ""
 
 
-@dataclass(frozen=True)
-class SbatchAnswer:
+class SbatchAnswer(NamedTuple):
     """The answer of `sbatch --test-only`: whether the job is accepted, and the text that sbatch prints."""
 
     accepted: bool
@@ -425,8 +424,7 @@ def _call(
         slow.cancel()
 
 
-@dataclass(frozen=True)
-class Association:
+class Association(NamedTuple):
     """An association in Slurm's accounting: this user's membership in an account."""
 
     account: str
@@ -434,7 +432,7 @@ class Association:
     default_qos: str = ""
     partition: str = ""  # the only partition where the association is valid; empty: all
     is_default: bool = False  # jobs that name no account get this account
-    limits: Mapping[str, str] = field(default_factory=dict)  # values of LIMITS, also if inherited from the account
+    limits: Mapping[str, str] = MappingProxyType({})  # values of LIMITS, also if inherited from the account
 
 
 def read_associations(lines: Sequence[str]) -> list[Association]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SINFO_FORMAT = "%P|%a|%T|%D|%c|%m|%G|%f|%l|%s"
 ROW = re.compile(
@@ -13,8 +13,7 @@ ROW = re.compile(
 GPUS = re.compile(r"(?:^|,)gpu(?::([^:,()]+))??:([0-9]{1,6})(?=[(,]|$)")  # `gpu:a100:8(S:0-1)`
 
 
-@dataclass(frozen=True)
-class NodeGroup:
+class NodeGroup(NamedTuple):
     partition: str
     is_default: bool  # the partition is the default of jobs that name none
     up: bool

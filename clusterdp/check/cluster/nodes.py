@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from clusterdp.check.cluster.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
@@ -70,10 +70,10 @@ def states_away(subject: Subject, cluster: ClusterFacts) -> str:
         groups = [group for group in cluster.groups if group.partition == partition]
         away = [each for each in groups if AWAY.match(each.state) or each.state.startswith("reserved")]
         others = [each for each in groups if each not in away]
-        twins = {replace(each, state="", nodes=0) for each in others}
+        twins = {each._replace(state="", nodes=0) for each in others}
         fitting = _count([each for each in others if not [*misfits(subject, each, cluster)]])
         is_enough = fitting >= subject.config.resources.job_nodes and not subject.config.resources.nodelist
-        found |= {each.state for each in away if not is_enough or replace(each, state="", nodes=0) not in twins}
+        found |= {each.state for each in away if not is_enough or each._replace(state="", nodes=0) not in twins}
     return ", ".join(sorted(found))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, TextIO
 
 from clusterdp.batch.files.causes import CAUSES
@@ -56,7 +55,7 @@ def as_data(history: RunHistory, status: RunStatus, account: RunAccount) -> dict
         "hours_lost": account.lost_hours if known else None,
         "queue_s": account.queue_s,
         "allocated_s": account.total.allocated,
-        "parts_s": asdict(account.total),
+        "parts_s": account.total._asdict(),
         "causes": [
             {
                 "cause": each.cause or None,
@@ -84,7 +83,7 @@ def _attempt_data(attempt: AttemptAccount) -> dict[str, Any]:
         "end_on_record": place.on_record and not place.runs,
         "queue_s": attempt.queue_s,
         "allocated_s": place.seconds,
-        "parts_s": asdict(attempt.parts),
+        "parts_s": attempt.parts._asdict(),
         "steps": attempt.steps,
         "steps_lost": attempt.steps_lost,
         "done_again_s": attempt.again_s,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from clusterdp.operate.record.attempt_history import ENDINGS, AttemptHistory
 from clusterdp.operate.record.run_history import RunHistory
@@ -28,8 +28,7 @@ ALL = 1 << 63
 CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """The seconds of each part of an attempt. The sum of all parts is the allocated time, because `shutdown` or
     `unseen` is the remainder."""
 
@@ -43,19 +42,18 @@ class Parts:
     shutdown: float = 0.0
     unseen: float = 0.0
 
-    def __add__(self, other: Parts) -> Parts:
-        return Parts(**{name: getattr(self, name) + getattr(other, name) for name in NAMES})
+    def plus(self, other: Parts) -> Parts:
+        return Parts(*(one + more for one, more in zip(self, other, strict=True)))
 
     @property
     def allocated(self) -> float:
-        return math.fsum(getattr(self, name) for name in NAMES)
+        return math.fsum(self)
 
 
-NAMES = tuple(each.name for each in fields(Parts))
+NAMES = Parts._fields
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(NamedTuple):
     """The time of an attempt, according to its own events. `points` are pairs (step, seconds of all steps up to this
     step), in rising order."""
 
@@ -167,8 +165,7 @@ def seconds_at(points: Sequence[tuple[int, float]], step: int) -> float:
     return before[1] + share * max(0.0, after[1] - before[1])
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(NamedTuple):
     """The times and the resources that Slurm gave to one attempt. All times are in seconds since 1970. The clocks of
     two writers may differ by some seconds: no code relies on the order of times from two writers."""
 

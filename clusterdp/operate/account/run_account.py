@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
 
 from clusterdp.operate.account.parts import Allocation, Parts, allocations, kept_up_to, own_events, parts_of, told_by
 from clusterdp.operate.queue.run_status import RunStatus
@@ -14,8 +15,7 @@ from clusterdp.operate.record.slurmstepd_notice import ended_by_slurm
 from clusterdp.wording import duration
 
 
-@dataclass(frozen=True)
-class AttemptAccount:
+class AttemptAccount(NamedTuple):
     """How one attempt used its allocated time."""
 
     name: str
@@ -35,8 +35,7 @@ class AttemptAccount:
         return self.parts.allocated * (self.width or 0) / 3600
 
 
-@dataclass(frozen=True)
-class CauseAccount:
+class CauseAccount(NamedTuple):
     """Sums over all attempts that ended for the same cause."""
 
     cause: str
@@ -45,8 +44,7 @@ class CauseAccount:
     lost_hours: float  # hours of lost steps and unseen time, and of the next attempt's start-up and restore
 
 
-@dataclass(frozen=True)
-class RunAccount:
+class RunAccount(NamedTuple):
     attempts: tuple[AttemptAccount, ...]
     unit: str  # "GPU" or "core"; empty if the numbers of both are unknown
     total: Parts
@@ -95,7 +93,7 @@ def account_of(history: RunHistory, now: float | None = None, ended: Mapping[str
             )
         )
         before = max(before, attempt.last_step or 0)
-    total = sum((attempt.parts for attempt in attempts), Parts())
+    total = reduce(Parts.plus, (attempt.parts for attempt in attempts), Parts())
     return RunAccount(tuple(attempts), unit, total, _by_cause(attempts))
 
 

@@ -92,7 +92,7 @@ def _look_at_sweep(sweep: SweepDir, kept: Summaries, now: float) -> RunLook:
         looks[number] = look
     history = read_history(sweep.files)
     forget(sweep.files)
-    return RunLook(history=replace(history, name=name), elements=looks)
+    return RunLook(history=history._replace(name=name), elements=looks)
 
 
 def keep(found: RunLook, status: RunStatus, kept: Summaries, now: float, as_recorded: bool = False) -> str:

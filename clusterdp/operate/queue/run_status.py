@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterdp.errors import SlurmError
 from clusterdp.operate.output.formatting import shown_path
@@ -26,8 +25,7 @@ WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_D
 NO_CLUSTER = "its records do not say on which cluster its job is"
 
 
-@dataclass(frozen=True)
-class RunStatus:
+class RunStatus(NamedTuple):
     """The state of a run, found from its records and squeue together. `row` is squeue's row of the current job, or
     None."""
 
@@ -60,7 +58,7 @@ def status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | 
     if (before := moved_from(history)) is not None:
         status = _status_by(history, rows)
         moved = f"its folder was moved here from {before}, where the job looks for it: move it back"
-        return status if status.state.over else replace(status, why="; ".join(filter(None, [status.why, moved])))
+        return status if status.state.over else status._replace(why="; ".join(filter(None, [status.why, moved])))
     return _status_by(history, rows)
 
 

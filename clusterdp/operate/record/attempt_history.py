@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from clusterdp.batch.files.causes import of_outcome
 from clusterdp.rundir import Attempt, RunDir
@@ -26,8 +26,7 @@ SIGNALS = frozenset({"TERM", "ending"})
 NOT_MEASURED = frozenset({"time", "step", "total", "phase"})
 
 
-@dataclass(frozen=True)
-class AttemptHistory:
+class AttemptHistory(NamedTuple):
     """The history of one attempt. A step is the number of steps that were trained so far. Times are in seconds since
     1970.
 
@@ -72,7 +71,7 @@ class AttemptHistory:
     rate: float | None = None  # steps a second in the last metrics records
     total: int | None = None
     phase: str = ""  # the phase of a training with several phases; `total` is the step at its end
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def job(self) -> str:

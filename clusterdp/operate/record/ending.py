@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 
 from clusterdp.batch.files.causes import CAUSES, FAULTS
 from clusterdp.operate.record.attempt_history import AttemptHistory
@@ -92,12 +91,12 @@ def with_reasons(attempts: tuple[AttemptHistory, ...]) -> tuple[AttemptHistory, 
     for i, attempt in enumerate(attempts):
         if attempt.cause == "gave-up" and not attempt.why:
             idle = len(list(itertools.takewhile(lambda a: a.saved is None, reversed(attempts[:i]))))
-            told[i] = replace(attempt, why=f"{counted(idle, 'attempt')} in a row without a new checkpoint")
+            told[i] = attempt._replace(why=f"{counted(idle, 'attempt')} in a row without a new checkpoint")
         if attempt.cause == "unknown":
             all_saved = attempt.saved is not None and attempt.saved == attempt.last_step
             safe = "nothing is lost" if all_saved else "what was saved is safe"
             why = f"Slurm's controller did not answer at the stop; {safe}; `clusterdp resume` goes on"
-            told[i] = replace(attempt, why=why)
+            told[i] = attempt._replace(why=why)
     return tuple(told)
 
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterdp import procfs
 from clusterdp.errors import RunError
@@ -21,8 +20,7 @@ from clusterdp.rundir.lenient_reads import Record, modified, read_ledger, time_o
 from clusterdp.rundir.names import LOCAL, names_in, place_of
 
 
-@dataclass(frozen=True)
-class RunHistory:
+class RunHistory(NamedTuple):
     """A run as its records show it. Because `state` follows from the records alone, WAITING and RUNNING may be out of
     date."""
 
@@ -242,11 +240,11 @@ def _count_losses(attempts: Sequence[AttemptHistory], events: Sequence[Record]) 
         if before.last_step is None or after is None:
             continue
         if after.job != before.job and after.job in went_back:
-            counted[i] = replace(before, lost=0)
+            counted[i] = before._replace(lost=0)
         elif after.restored is not None:
-            counted[i] = replace(before, lost=max(0, before.last_step - after.restored))
+            counted[i] = before._replace(lost=max(0, before.last_step - after.restored))
         else:  # the next attempt trained from step 0, without a checkpoint
-            counted[i] = replace(before, lost=before.last_step)
+            counted[i] = before._replace(lost=before.last_step)
     return tuple(counted)
 
 
@@ -284,7 +282,7 @@ def with_owners(run: RunDir, attempts: Sequence[AttemptHistory]) -> tuple[Attemp
         owner = _after(attempt, attempts, claims)
         if owner is not None or lost:
             why = f"by attempt {owner.number}" if owner else "by another attempt"
-            marked[i] = replace(attempt, cause="overtaken", why=why)
+            marked[i] = attempt._replace(cause="overtaken", why=why)
     return tuple(marked)
 
 

@@ -10,7 +10,6 @@ once leaves no record of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from clusterdp.batch.files.causes import notices
@@ -37,7 +36,7 @@ def with_notices(run: RunDir, attempts: Sequence[AttemptHistory], cancelled: boo
             next_began = next((a.started for a in attempts[i + 1 :] if a.job == attempt.job and a.heard), None)
             cause = _given_by_slurm(attempt, next_began, outputs[attempt.job])
             cause = cause or _guess(attempt, next_began is not None, cancelled)
-            known[i] = replace(attempt, cause=cause, ended=(attempt.ended or attempt.heard_at) if cause else None)
+            known[i] = attempt._replace(cause=cause, ended=(attempt.ended or attempt.heard_at) if cause else None)
     return tuple(known)
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import RunError, SlurmError
@@ -115,7 +115,7 @@ def with_job_of_array(history: RunHistory, number: int, arrays: Sequence[tuple[i
     the element."""
     if history.job is None:
         jobs = tuple(f"{job}_{number - offset}" for offset, size, job in arrays if offset <= number < offset + size)
-        return replace(history, jobs=jobs)
+        return history._replace(jobs=jobs)
     return history
 
 

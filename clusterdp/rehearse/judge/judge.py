@@ -198,7 +198,7 @@ def _passed(history: RunHistory, result: RunResult, lost: int | None, reference:
         cost += ", no checkpoint was read"
     also = ""
     if failed:  # an attempt without a fault failed: perhaps each first resume fails, and costs an attempt
-        error = find_failure(replace(history, attempts=history.attempts[: failed[-1].number])).error
+        error = find_failure(history._replace(attempts=history.attempts[: failed[-1].number])).error
         also = f"; attempt {failed[-1].number} failed by itself{f': {error}' if error else ''}"
     unmade = f"; {result.unmade}" if result.unmade else ""
     return f"{back}{cost}, {reference.equal}{unmade}{also}"

@@ -10,7 +10,7 @@ not applicable  the fault cannot happen to this job, or cannot be made on this m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from clusterdp.operate.account.run_account import AttemptAccount, account_of
@@ -123,7 +123,7 @@ def _ending(attempt: AttemptHistory, printed: Sequence[int], is_silent: bool) ->
     if attempt.cause == "start" and printed:
         return f"crashed at step {max(printed)}"
     if attempt.cause == "start" and is_silent:
-        attempt = replace(attempt, cause="crash")
+        attempt = attempt._replace(cause="crash")
     return ending_text(attempt) or "no ending on record"
 
 

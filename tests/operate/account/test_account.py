@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -346,7 +345,7 @@ def test_time_parts_of_random_histories_add_up_to_the_allocated_time(
 
 
 def test_time_parts_are_summed_by_name() -> None:
-    assert Parts(kept=1, lost=2) + Parts(kept=3) == replace(Parts(), kept=4, lost=2)
+    assert Parts(kept=1, lost=2).plus(Parts(kept=3)) == Parts(kept=4, lost=2)
 
 
 def test_attempt_restarted_in_place_waits_in_no_queue(builder: RunBuilder) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from clusterdp.operate.record.run_history import read_history
@@ -18,7 +17,7 @@ def test_attempt_with_printed_steps_is_not_reported_as_crashed_at_start(tmp_path
     Ledger(run, "submit-7", "submit").write("submitted", job="7", name="x")
     Ledger(run, "7.0", "batch").write("started", job="7")
     history = read_history(run)
-    history = replace(history, attempts=tuple(replace(each, cause="start") for each in history.attempts))
+    history = history._replace(attempts=tuple(each._replace(cause="start") for each in history.attempts))
     [row] = rows_of(history, {"7.0": [1, 29, 30]})
     assert (row.first_step, row.last_step, row.said) == (1, 30, "crashed at step 30")
     [row] = rows_of(history)

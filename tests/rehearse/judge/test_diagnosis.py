@@ -59,7 +59,7 @@ def test_diagnosis_names_ranks_ignoring_or_dying_of_sigterm(tmp_path: Path, hand
 
 
 HANDLED = {"0": "handled", "1": "handled"}
-KILLED = replace(FIRST, ended=HIT + GRACE + 0.2)
+KILLED = FIRST._replace(ended=HIT + GRACE + 0.2)
 
 
 def test_shell_killed_by_sigterm_above_the_program_is_named(tmp_path: Path) -> None:
@@ -149,17 +149,17 @@ def test_collective_in_a_signal_handler_is_reported_before_checkpoint_faults(tmp
 
 
 def test_diagnosis_explains_a_missing_requeue_after_the_preemption(tmp_path: Path) -> None:
-    early = replace(FIRST, cause="done")
+    early = FIRST._replace(cause="done")
     saved = case(tmp_path, stop(HANDLED), early, last_steps={"7.0": 10})
     assert diagnose(saved).startswith("it was told to stop, exited with 0 at step 10 of 24, and was not brought back")
     assert diagnose(replace(saved, last_steps={"7.0": 24})) == "", "it had come to its end"
-    failed = case(tmp_path, stop(HANDLED), replace(FIRST, failed=True), state="failed", requeue=False)
+    failed = case(tmp_path, stop(HANDLED), FIRST._replace(failed=True), state="failed", requeue=False)
     assert diagnose(failed) == "it stopped and was not brought back: restart.requeue is false"
 
 
 def test_preempted_program_exiting_with_0_counts_as_hit_only_before_its_end(tmp_path: Path) -> None:
     """By the steps that it has printed; without these, by its time."""
-    early = case(tmp_path, stop(HANDLED), replace(FIRST, cause="done"))
+    early = case(tmp_path, stop(HANDLED), FIRST._replace(cause="done"))
     log = RunDir(tmp_path).attempt("7.0").rank_log(0)
     log.parent.mkdir(parents=True)
     log.write_text("step 9\nstep 10\n")
@@ -236,7 +236,7 @@ def test_probe_file_of_tempfile_is_not_taken_for_the_first_save(tmp_path: Path) 
 
 
 def test_error_of_the_requeued_attempt_is_reported_before_sigterm_faults(tmp_path: Path) -> None:
-    late = replace(SECOND, cause="start", failed=True)
+    late = SECOND._replace(cause="start", failed=True)
     printed(tmp_path, "7.1", 1)
     log = RunDir(tmp_path).attempt("7.1").rank_log(0)
     log.write_text("Traceback (most recent call last):\nRuntimeError: config.yaml is there already\n")
@@ -248,7 +248,7 @@ def test_error_of_the_requeued_attempt_is_reported_before_sigterm_faults(tmp_pat
 
 
 def test_resume_failure_after_a_kill_during_saving_names_the_kill_moment(tmp_path: Path) -> None:
-    late = replace(SECOND, cause="start", failed=True)
+    late = SECOND._replace(cause="start", failed=True)
     printed(tmp_path, "7.1", 1)
     RunDir(tmp_path).attempt("7.1").rank_log(0).write_text("FileNotFoundError: a.pt\n")
     struck = replace(stop(HANDLED), moment="after latest was renamed, before a.pt was opened to be written")
@@ -259,7 +259,7 @@ def test_resume_failure_after_a_kill_during_saving_names_the_kill_moment(tmp_pat
 
 
 def test_readme_beside_a_checkpoint_is_not_reported_as_half_written(tmp_path: Path) -> None:
-    late = replace(SECOND, cause="start", failed=True)
+    late = SECOND._replace(cause="start", failed=True)
     printed(tmp_path, "7.1", 1)
     RunDir(tmp_path).attempt("7.1").rank_log(0).write_text("ValueError: Can't find a checkpoint at out/step-4\n")
     struck = replace(stop(HANDLED), moment="in the middle of out/README.md", file="out/README.md")
@@ -298,7 +298,7 @@ def test_diagnosis_names_the_resumed_checkpoint_if_a_newer_one_existed(tmp_path:
     assert diagnose(case(tmp_path, stop(HANDLED), files=newest, lost=0)) == ""
 
 
-CRASHED = replace(SECOND, cause="crash", failed=True)
+CRASHED = SECOND._replace(cause="crash", failed=True)
 
 
 def test_diagnosis_of_a_torn_checkpoint_distinguishes_saving_in_place_from_temporary_files(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_missing_file_in_a_torn_checkpoint_folder_is_reported_as_half_written(tm
 
 def test_failure_message_quotes_the_rank_log_or_else_sruns_error(tmp_path: Path) -> None:
     """srun reports an exit code, and the rank's log ends in a line that names no error."""
-    failed = case(tmp_path, stop(HANDLED), replace(FIRST, cause="start", failed=True), state="failed")
+    failed = case(tmp_path, stop(HANDLED), FIRST._replace(cause="start", failed=True), state="failed")
     printed(tmp_path, "7.0", 1)
     RunDir(tmp_path).attempt("7.0").rank_log(0).write_text("this image was built for another processor\n")
     batch = batch_log(failed.history.run, "7")
