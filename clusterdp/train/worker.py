@@ -6,8 +6,12 @@ look like a crash. Therefore this file imports little before the signal handlers
 
 from __future__ import annotations
 
+import atexit
+import gc
+import io
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> int:
     """Runs an attempt of a run folder, and returns the exit code. After a crash, main() does not return."""
     stop = StopSignal()
+    atexit.register(_skip_last_collection)  # first, and so called last
     reserve.wait(stop.install)
     from clusterdp.train.process import attempt
 
@@ -69,6 +74,20 @@ def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
         say(f"clusterdp: stopped at step {ending.step} ({ending.reason}){kept}.", error=True)
         return STOPPED_EXIT
     return ending.exit_code
+
+
+def _skip_last_collection() -> None:
+    """Ends the search for garbage, for which Python's end would need up to a second: it would search all objects of
+    torch several times. Open files in garbage are flushed, as the search would have done."""
+    kinds: dict[type, bool] = {}
+    for each in gc.get_objects():
+        kind = type(each)
+        if kind not in kinds:
+            kinds[kind] = issubclass(kind, io.IOBase)
+        if kinds[kind]:
+            with suppress(Exception):  # closed, a full disk, or the user's own class
+                each.flush()
+    gc.freeze()
 
 
 if __name__ == "__main__":

@@ -130,6 +130,25 @@ def test_rank_log_starts_with_rank_node_and_versions_and_worker_imports_lazily(t
     assert rest == ["loaded:", "garbage is looked for: False True True"]
 
 
+CYCLE = """\
+class Log:
+    def __init__(self, path):
+        self.file, self.itself = open(path, "w"), self
+
+def main(job, path):
+    Log(path).file.write("last line")
+"""
+
+
+@quiet_gloo
+def test_file_in_a_reference_cycle_is_flushed_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "cycle.py").write_text(CYCLE)
+    run = Run(tmp_path / "run", "cycle:main", params={"path": str(tmp_path / "log")})
+    code, output = finish(worker(run), environ(**run.attempt("1.0"), PYTHONPATH=f"{tmp_path}:{ROOT}"))
+    assert code == 0, output
+    assert (tmp_path / "log").read_text() == "last line"
+
+
 @pytest.mark.slow
 def test_recipe_under_plain_python_stops_at_a_signal_and_resumes(tmp_path: Path) -> None:
     env = environ(CLUSTERDP_RUN_DIR=str(tmp_path / "run"))
