@@ -235,7 +235,7 @@ def _resolved(given: Given, first: Element, rows: Sequence[Values], sections: Co
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    tree = merged(given, whole=any("${" in repr(row) for row in rows))
+    tree = merged(given)
     for number, row in enumerate(rows[1:], start=1):
         try:
             for key, value in row.items():

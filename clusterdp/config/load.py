@@ -5,17 +5,17 @@ Precedence, weakest first: the defaults of the tree, the site profile, the file,
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import os
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from clusterdp.config.tree import Config
+from clusterdp.config.value_types import misfits, without_none
 from clusterdp.errors import ConfigError
 from clusterdp.plainfile import read_plain
 
@@ -129,26 +129,63 @@ def read(
 
 
 def resolve(given: Given, judged: str = "") -> Loaded:
-    """Returns the config: OmegaConf converts the values to the types of the tree and resolves `${...}`, then
+    """Returns the config: OmegaConf resolves `${...}`, and converts what they give to the types of the tree. Then
     clusterdp's own checks run.
 
     judged: the place of a command that is not checked again for shell syntax."""
-    from omegaconf import OmegaConf  # imported here, because the import takes 80 ms
-    from omegaconf.errors import OmegaConfBaseException
-
     from clusterdp.config import checks
 
     if (place := given.sources.get("command", "")) != judged:
         refuse_shell_text(given.values.get("command"), place)
+    texts = list(_texts(given.values))
+    for key, text in texts:
+        if text == "???":
+            raise ConfigError(f"{key}: has no value (???). Give one: {key}=VALUE.")
     try:
-        found: Any = OmegaConf.to_object(merged(given))
-    except OmegaConfBaseException as error:
-        raise explain(error, given.sources) from None
-    config = Config(**{each.name: getattr(found, each.name) for each in dataclasses.fields(found)})
+        if any("${" in text for _, text in texts):
+            raise _OmegaConfNeeded
+        config: Config = converted(given.values, Config)
+    except _OmegaConfNeeded:
+        config = _interpolated(given)
     config.command, config.script = as_words(config.command), as_words(config.script)
     checks.check(config, given.sources)
     config.entry = given.importable(config.entry)
     return Loaded(config, given.sources)
+
+
+def _interpolated(given: Given) -> Config:
+    from omegaconf import OmegaConf  # imported here, because the import takes 80 ms
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        found: Config = OmegaConf.to_object(merged(given))  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        raise explain(error, given.sources) from None
+    return found
+
+
+class _OmegaConfNeeded(Exception):
+    """Raised for a value that only OmegaConf can convert, or refuse: an interpolation, or a swept value of another
+    type."""
+
+
+def converted(value: Any, hint: Any, make: Callable[..., Any] | None = None) -> Any:
+    """Returns a copy of the value in the type of its key, as OmegaConf makes it: a section with its defaults, and a
+    float for a whole number. make: makes the section; may have other defaults than its class."""
+    if not isinstance(value, (list, Mapping)) and next(misfits(value, hint, ""), None) is not None:
+        raise _OmegaConfNeeded
+    _, hint = without_none(hint)
+    kinds = typing.get_args(hint) or (Any,)  # of a list's items, or of a mapping's keys and values
+    if isinstance(value, list):
+        return [converted(each, kinds[0]) for each in value]
+    if not isinstance(value, Mapping):
+        return float(value) if hint is float and isinstance(value, int) else value
+    if not dataclasses.is_dataclass(hint):
+        return {name: converted(each, kinds[-1]) for name, each in value.items()}
+    hints = typing.get_type_hints(hint)
+    makers: dict[str, Any] = {each.name: each.default_factory for each in dataclasses.fields(hint)}
+    build: Callable[..., Any] = make or typing.cast("type[Any]", hint)
+    return build(**{name: converted(each, hints[name], makers[name]) for name, each in value.items()})
 
 
 def refuse_shell_text(command: Any, place: str) -> None:
@@ -171,29 +208,14 @@ def as_words(value: Any) -> Any:
     return [str(word) if isinstance(word, (int, float)) else word for word in value]
 
 
-def merged(given: Given, whole: bool = False) -> DictConfig:
+def merged(given: Given) -> DictConfig:
     """Returns OmegaConf's tree of the given values and the defaults. Raises OmegaConf's errors, which explain() turns
-    into ConfigErrors. With `whole`, the tree also has the sections that the config does not set."""
+    into ConfigErrors."""
     from omegaconf import OmegaConf
 
-    for key, text in _texts(given.values):
-        if text == "???":
-            raise ConfigError(f"{key}: has no value (???). Give one: {key}=VALUE.")
     # The merge is unsafe, because it makes no copies; this is safe here, because no other code uses these trees.
-    kind = Config if whole else _schema(given.values)
-    schema = OmegaConf.structured(kind, flags={"no_deepcopy_set_nodes": True})
+    schema = OmegaConf.structured(Config, flags={"no_deepcopy_set_nodes": True})
     return cast("DictConfig", OmegaConf.unsafe_merge(schema, OmegaConf.create(given.values)))
-
-
-def _schema(values: Mapping[str, Any]) -> type:
-    """Returns the class Config without the sections that `values` does not set, because OmegaConf takes 15 ms for all
-    sections. If an interpolation may name such a section, returns the whole class."""
-    if any("${" in text for _, text in _texts(values)):
-        return Config
-    hints = typing.get_type_hints(Config)
-    kept = [f for f in dataclasses.fields(Config) if f.name in values or not dataclasses.is_dataclass(hints[f.name])]
-    named = [(each.name, hints[each.name], copy.copy(each)) for each in kept]
-    return dataclasses.make_dataclass("Config", named, eq=False, repr=False)
 
 
 def _texts(value: Any, at: str = "") -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ def misfits(value: Any, hint: Any, key: str) -> Iterator[Misfit]:
     """Yields a Misfit for each value, at `key` or below, that does not have its type in the tree of dataclasses."""
     if isinstance(value, str) and "${" in value:
         return  # the value of a `${...}` is known later
-    optional, hint = _without_none(hint)
+    optional, hint = without_none(hint)
     if hint is Any:
         yield from _unreadable(value, key)
     elif value is None:
@@ -39,7 +39,8 @@ def misfits(value: Any, hint: Any, key: str) -> Iterator[Misfit]:
         yield key, f"{_shown(value)} is not {WANTED[hint]}", _remedy(hint, value, key)
 
 
-def _without_none(hint: Any) -> tuple[bool, Any]:
+def without_none(hint: Any) -> tuple[bool, Any]:
+    """Returns whether a type hint allows None, and the hint without it."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
         return len(kinds) < len(typing.get_args(hint)), kinds[0]
