@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "storage": {"errors", "plainfile", "batch.nodes.keeper"},  # the process that holds a node's files in memory
     "slurm": {"errors"},
     "config": {"errors", "plainfile", "storage.address", "wording"},  # a URL with a password in it is refused
-    "submission": LOGIN_NODE | {"operate.notebook", "procfs"},
+    "submission": LOGIN_NODE | {"operate.notebook", "operate.queue.dependency", "procfs"},
     "operate": LOGIN_NODE | {"checkpoint.format", "checkpoint.errors", "procfs"},
     "check": LOGIN_NODE | {"submission", "checkpoint.format", "operate.find.run_index", "operate.output"},
     "checkpoint": {"storage", "rundir", "errors", "wording", "procfs"},
@@ -85,19 +85,19 @@ TABLES = {"operate/why/signatures.py"}  # data, which may be longer
 
 # The lines that each part may have: they may only fall. Who needs more says in the commit what the lines buy.
 MOST_LINES = {
-    "batch": 5100,
+    "batch": 5250,
     "check": 3300,
     "checkpoint": 7400,
-    "cli": 2000,
-    "config": 2500,
+    "cli": 2050,
+    "config": 2600,
     "fakeslurm": 17200,
-    "operate": 10550,
+    "operate": 10800,
     "recipes": 700,
     "rehearse": 7850,
     "rundir": 700,
     "slurm": 1050,
     "storage": 1460,
-    "submission": 3100,
+    "submission": 3200,
     "top": 450,
     "train": 16350,
 }

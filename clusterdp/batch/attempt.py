@@ -16,6 +16,7 @@ from .decide.end import ASKS_AGAIN, Ended, by_nodes, by_slurm, by_the_ranks
 from .decide.evidence import ASKED, BY_CGROUP, code_of, first_to_exit, has_taken_port, without_kills
 from .decide.history import History, history_of, step_to_begin_at
 from .decide.policy import failed_nodes, may_start, not_in_place, restarts_in_place
+from .decide.predecessors import Verdict, judge
 from .files.job import BEGAN, EXPORTED, Job
 from .files.record import Record
 from .files.rules import Rules
@@ -100,10 +101,27 @@ class ThisAttempt:
         if isinstance(start, End):
             self.ending.over(start)
         assert isinstance(start, Start)
+        if self.rules.after and not history.ended and not self.job.life:
+            self._look_at_predecessors()
         self._avoid_bad_nodes()
         self._wait(start)
         if history.links < self.rules.chain and not self.job.life:
             self.ending.link()
+
+    def _look_at_predecessors(self) -> None:
+        """Returns if the runs that this run follows are where it waits for them. Else this attempt ends: a later job
+        takes the run, or the run is over."""
+        verdict = Verdict()
+        for pause in LATE_S:
+            self.children.sleep(pause)
+            verdict = judge(self.rules.after, self.job, self.slurm)
+            if not verdict.is_unclear:
+                break
+        if verdict.never:
+            said = "{}; not starting. `clusterdp resume {{run}}` looks again.".format(verdict.never)
+            self.ending.over(End.gave_up(verdict.never, said))
+        if verdict.goes_on:
+            self.ending.start_later(verdict.goes_on)
 
     def _give_way(self, other: str) -> NoReturn:
         """Exits without a record, because the run's records are those of the job that runs."""

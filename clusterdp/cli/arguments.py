@@ -102,6 +102,8 @@ def _overview() -> str:
 def _submit(sub: CliParser) -> None:
     about = "a run for each value: KEY=0.1,0.01 or KEY=range(5); may be given again, for other keys"
     sub.add_argument("--sweep", action="append", default=[], metavar="KEY=VALUES", help=about)
+    about = "start after that run is done, or any:RUN, started:RUN, each:SWEEP; may be given again"
+    sub.add_argument("--after", action="append", default=[], metavar="RUN", help=about)
 
 
 def _rehearse(sub: CliParser) -> None:
@@ -122,6 +124,10 @@ def _init(sub: CliParser) -> None:
 
 def _resume(sub: CliParser) -> None:
     sub.add_argument("--from", dest="step", type=int, metavar="STEP", help="go on from this step, not the newest")
+
+
+def _cancel(sub: CliParser) -> None:
+    sub.add_argument("--with-followers", action="store_true", help="also the runs that were to start after it")
 
 
 def _list(sub: CliParser) -> None:
@@ -261,7 +267,7 @@ VERBS = (
         ("named run", "overrides", *SENDING),
     ),
     Verb("stop", verbs.stop, "save, and end until resumed", "clusterdp stop 4242", ("named run",)),
-    Verb("cancel", verbs.cancel, "end a run for good", "clusterdp cancel 4242", ("named run",)),
+    Verb("cancel", verbs.cancel, "end a run for good", "clusterdp cancel 4242", ("named run",), _cancel),
     Verb(
         "list",
         verbs.list_,

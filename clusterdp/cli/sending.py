@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def submit(options: argparse.Namespace) -> int:
     from clusterdp import config
     from clusterdp.check.at_submit import tell_errors
-    from clusterdp.submission.plan import make_plan
+    from clusterdp.submission.plan import make_plan, read_given
 
-    given = config.read(config_path(options.config), options.overrides, options.sweep)
+    given = read_given(config_path(options.config), options.overrides, options.sweep, options.after)
     if given.sweeps:
         from clusterdp.cli import sweep
 
@@ -39,6 +39,8 @@ def _print_script(plan: Plan, named: bool) -> None:
     from clusterdp.operate.output.terminal import exact
 
     exact(sys.stdout).write(plan.script.text)
+    if waits := " ".join(plan.after_options()):
+        print(f"clusterdp: sbatch gets {waits}", file=sys.stderr)
     if not named:
         print(f"clusterdp: {plan.run.path}: this name is another each time. Set run_dir=NAME.", file=sys.stderr)
 

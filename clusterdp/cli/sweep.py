@@ -69,6 +69,8 @@ def _print_plan(plan: SweepPlan, named: bool) -> None:
         print(f"clusterdp: {name} is the same for elements {array.offset} and on.", file=sys.stderr)
     print("\n".join(values_table({each.number: each.values for each in plan.sweep.elements})), file=sys.stderr)
     print(f"clusterdp: {counted(len(plan.sweep.elements), 'element')}, in {plan.folder.path}", file=sys.stderr)
+    if waits := " ".join(plan.after_options()):
+        print(f"clusterdp: sbatch gets {waits}", file=sys.stderr)
     if not named:
         print("clusterdp: this name is another each time. Set run_dir=NAME.", file=sys.stderr)
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 from clusterdp.cli.named import config_path, known_run, named_run
 from clusterdp.cli.sending import follow, resume_run
 from clusterdp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from clusterdp.rundir import RunDir
 
 
 def show(options: argparse.Namespace) -> int:
@@ -36,12 +40,13 @@ def rehearse(options: argparse.Namespace) -> int:
 def check(options: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from clusterdp import config
     from clusterdp.check.check import check as check_run
     from clusterdp.check.show_check import show_check
+    from clusterdp.submission.plan import read_given
 
     path = config_path(options.config)
-    checked = check_run(config.read(path, options.overrides, options.sweep), Path(path), options.probe)
+    given = read_given(path, options.overrides, options.sweep, options.after)
+    checked = check_run(given, Path(path), options.probe)
     show_check(checked, sys.stdout, options.json)
     return 1 if checked.fails else 0
 
@@ -196,17 +201,26 @@ def stop(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    from clusterdp.operate.change.cancel import cancel as cancel_run
+    from clusterdp.operate.queue.predecessor import followers
+    from clusterdp.operate.queue.run_cluster import put_on_path
+
+    run = named_run("cancel", options.run, ["--with-followers"] if options.with_followers else [], sweeps=True)
+    for each in [*(followers(run) if options.with_followers else ()), run]:  # the last first: none of them starts
+        put_on_path(each)
+        print(_cancelled(each))
+    return 0
+
+
+def _cancelled(run: RunDir) -> str:
     from clusterdp.rundir import SweepDir, is_sweep
 
-    run = named_run("cancel", options.run, sweeps=True)
     if is_sweep(run.path):
         from clusterdp.operate.change.end_sweep import cancel_sweep
 
-        print(cancel_sweep(SweepDir(run.path)))
-        return 0
-    print(cancel_run(run).rstrip())
-    return 0
+        return cancel_sweep(SweepDir(run.path))
+    from clusterdp.operate.change.cancel import cancel as cancel_run
+
+    return cancel_run(run).rstrip()
 
 
 def note(options: argparse.Namespace) -> int:

@@ -118,6 +118,7 @@ def _bad_submitit(c: Config) -> Iterator[tuple[str, str, str]]:
         "launch.container": c.launch.container.image,
         "launch.template": c.launch.template,
         "launch.preflight": c.launch.preflight,
+        "after": c.after,
     }.items():
         if used:
             yield key, "submitit writes its own script, which has no place for this", "Use backend: sbatch"
@@ -136,6 +137,8 @@ def _bad_combinations(c: Config) -> Iterator[tuple[str, str, str]]:
         if option in c.resources.extra:
             remedy = "Leave it out" if option == "no-kill" else "Use resources.gpus_per_node"
             yield f"resources.extra.{option}", "does not go with resources.spare_nodes", remedy
+    if c.after and "dependency" in c.resources.extra:
+        yield "resources.extra.dependency", "does not go with after", "Keep one"
     if c.resources.gpus_per_task and c.launch.launcher == "torchrun":
         yield "resources.gpus_per_task", "torchrun's agent is one task for all ranks of a node", "Use gpus_per_node"
 

@@ -196,6 +196,8 @@ def _further(given: Given, first: Element, rows: Sequence[Values]) -> Iterator[E
     with_first = _given_with(given, rows[0])
     sections = {key.partition(".")[0] for key in rows[0]}
     sections |= {name for name, value in with_first.values.items() if "${" in repr(value)}
+    if _follows_each(given):
+        sections.add("after")
     changes = _of_params if sections == {"params"} and all(map(_is_plain, rows)) else _resolved
     for number, (row, changed) in enumerate(zip(rows[1:], changes(with_first, first, rows, sections), strict=True), 1):
         element = Element(number, row, replace(first.config, **changed))
@@ -205,6 +207,11 @@ def _further(given: Given, first: Element, rows: Sequence[Values]) -> Iterator[E
             raise ConfigError(f"{element}: {error}") from None
         element.config.entry = given.importable(element.config.entry)
         yield element
+
+
+def _follows_each(given: Given) -> bool:
+    """Returns whether each element follows its own element of another sweep: `${after.run_dir}` then differs."""
+    return bool((given.values.get("after") or {}).get("runs", [{}])[0].get("state") == "each")
 
 
 def _is_plain(row: Values) -> bool:
@@ -240,6 +247,8 @@ def _resolved(given: Given, first: Element, rows: Sequence[Values], sections: Co
         try:
             for key, value in row.items():
                 OmegaConf.update(tree, key, value, merge=False, force_add=True)
+            if "after" in sections:
+                OmegaConf.update(tree, "after.run_dir", f"{given.values['after']['runs'][0]['run']}/{number}")
             yield {name: _plain(tree, name) for name in sections}
         except OmegaConfBaseException as error:
             raise ConfigError(f"element {number} ({in_words(row)}): {explain(error, given.sources)}") from None

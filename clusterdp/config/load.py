@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from clusterdp.config.after import read_after
 from clusterdp.config.tree import Config
 from clusterdp.config.value_types import misfits, without_none
 from clusterdp.errors import ConfigError
@@ -135,6 +136,9 @@ def resolve(given: Given, judged: str = "") -> Loaded:
     judged: the place of a command that is not checked again for shell syntax."""
     from clusterdp.config import checks
 
+    if "after" in given.values:
+        values = {**given.values, "after": read_after(given.values["after"], given.sources.get("after", ""))}
+        given = dataclasses.replace(given, values=values)
     if (place := given.sources.get("command", "")) != judged:
         refuse_shell_text(given.values.get("command"), place)
     texts = list(_texts(given.values))
@@ -235,6 +239,8 @@ def explain(error: Exception, sources: Mapping[str, str]) -> ConfigError:
     key = str(getattr(error, "full_key", None) or getattr(error, "key", None) or "config")
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
     place = f"{sources[key]}: " if key in sources else ""
+    if "after.run_dir" in said:
+        return ConfigError(f"{place}{key}: ${{after.run_dir}}: no run is named. Write after: RUN, or --after RUN.")
     missing = re.search(r"(?:Interpolation key '|Unsupported interpolation type )([A-Za-z_]\w*)(?:' not found|$)", said)
     if missing:
         name = missing[1]

@@ -134,7 +134,8 @@ class CheckpointConfig(Section):
     # A resume compares its first steps with those after the save. warn: prints what differs; stop: also ends the
     # attempt; off: keeps and compares nothing; e.g. `stop`
     witness: str = "warn"
-    # The start of a new run: a file or folder of torch, Hugging Face, accelerate or Lightning; e.g. `old/model.pt`
+    # The start of a new run: a run folder, whose best model is taken with start_only: [model], if it kept one, else its
+    # newest checkpoint; or a file or folder of torch, Hugging Face, accelerate or Lightning; e.g. `old/model.pt`
     start_from: str | None = None
     # The parts of the state to take from start_from; default: all; e.g. `[model]`
     start_only: list[str] = field(default_factory=list)
@@ -354,6 +355,10 @@ class Config(Section):
     # Configs on which this one builds: a later one overrides an earlier one, and this file overrides all; paths are
     # relative to this file's folder. Only a file may have this key; e.g. `[base.yaml, site/a100.yaml]`
     defaults: list[str] = field(default_factory=list)
+    # The runs after which this one starts, by folder or job id: RUN, or done:RUN, is done; any:RUN is over, in whatever
+    # way; started:RUN has begun; each:SWEEP: of two sweeps, the element of the same number is done. ${after.run_dir} is
+    # the folder of the first; e.g. `[runs/first, any:runs/second]`
+    after: Any = None
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     snapshot: SnapshotConfig = field(default_factory=SnapshotConfig)

@@ -71,7 +71,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
     if spec.drill and drill_of(spec.drill).only_here and spec.cluster != "local":
         return RunResult("", inapplicable="the ranks run on other machines", folder=spec.folder)
     folder, submit_dir = RunDir(Path(spec.folder)), Path(spec.submit_dir)
-    overrides = [*spec.overrides, f"run_dir={json.dumps(str(folder.path))}"]
+    overrides = [*spec.overrides, f"run_dir={json.dumps(str(folder.path))}", "after=null"]
     try:
         config = config_module.from_resolved(spec.values, overrides)
         plan = plan_for(config, folder, submit_dir, RunDir(Path(spec.code_of)) if spec.code_of else None)

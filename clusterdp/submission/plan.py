@@ -28,6 +28,7 @@ from clusterdp.submission.render.script import Script, render
 from clusterdp.submission.render.script_spec import ScriptSpec, make_spec
 
 if TYPE_CHECKING:  # a dry run, which does not import these modules, is a tenth faster
+    from clusterdp.config import Given
     from clusterdp.submission.job import Job
     from clusterdp.submission.send.lock import RunLock
     from clusterdp.submission.snapshot.code_snapshot import CodeSnapshot
@@ -56,6 +57,9 @@ class Plan:
         from clusterdp.submission.send.answers import find_job, known_jobs
 
         backend = importlib.import_module(f"clusterdp.submission.send.{self.spec.config.backend}")
+        clusters = self.spec.clusters or os.environ.get("SLURM_CLUSTERS", "")
+        with asking(clusters):
+            options = self.after_options()
         known = known_jobs(self.run)
         about = {
             "name": self.spec.config.name,
@@ -63,13 +67,14 @@ class Plan:
             "backend": self.spec.config.backend,
             "dir": str(self.spec.submit_dir),
             "folder": str(self.run.path.absolute()),
-            "cluster": home_of(clusters := self.spec.clusters or os.environ.get("SLURM_CLUSTERS", "")),
+            "cluster": home_of(clusters),
             "from_step": self.spec.config.restart.from_step,
+            **after_record(self.spec.config),
         }
         lock.check()
         try:
             with asking(clusters):
-                job: Job = backend.send(self.spec, self.script, self.run)
+                job: Job = backend.send(self.spec, self.script, self.run, options)
         except SubmitInDoubt as doubt:
             try:
                 with asking(clusters):
@@ -90,7 +95,16 @@ class Plan:
                 f"{self.run.path}: job {job.id} is submitted, but that cannot be written down: {error.strerror}. "
                 f"Make room, or end the job: `scancel {job.id}`."
             ) from None
+        if self.spec.config.after:
+            from clusterdp.operate.queue.dependency import note_follower
+
+            note_follower(self.spec.config.after, job.id, self.run)
         return job
+
+    def after_options(self) -> list[str]:
+        """Returns the options by which sbatch waits for the runs of `after:`. A run that has begun waits no more.
+        Raises RunError if such a run can no longer get there."""
+        return options_after(self.spec.config) if self.spec.config.after and not self.run.attempts() else []
 
     def _write(self) -> CodeSnapshot | None:
         """Writes all files of the run folder. After an error, no file is left."""
@@ -168,13 +182,42 @@ def elsewhere(config: Config) -> bool:
     return bool(config.launch.setup or config.launch.modules or "PYTHONPATH" in config.launch.env)
 
 
+def read_given(
+    what: str | os.PathLike[str] | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    sweeps: Sequence[str] = (),
+    after: Sequence[str] = (),
+) -> Given:
+    """Returns the layers of a config, in which `after:` has the folders of its runs. `after` has the words of
+    --after."""
+    given = config_module.read(what, overrides, sweeps)
+    if not (after or given.values.get("after")):
+        return given
+    from clusterdp.operate.queue.dependency import with_after
+
+    return with_after(given, after)
+
+
+def options_after(config: Config, elements: int | None = None) -> list[str]:
+    """Returns the options of sbatch for a job that follows the runs of `after:`. elements: see dependency()."""
+    if not config.after:
+        return []
+    from clusterdp.operate.queue.dependency import dependency
+
+    waits = dependency(config.after, elements)
+    return [f"--dependency={waits}", "--kill-on-invalid-dep=yes"] if waits else []
+
+
+def after_record(config: Config) -> dict[str, Any]:
+    """Returns the part of the record of a submit that says which runs the run follows."""
+    return {"after": [[each["state"], each["run"]] for each in config.after["runs"]]} if config.after else {}
+
+
 def submit(config: Config | str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()) -> Job:
     """Submits a run from Python: a Config, a YAML file, or a dictionary of the same keys. Returns without waiting for
     the job."""
-    if isinstance(config, Mapping):
-        config = config_module.from_mapping(config, overrides)
-    elif not isinstance(config, Config):
-        config = config_module.load(config, overrides)
+    if not isinstance(config, Config):
+        config = config_module.resolve(read_given(config, overrides)).config
     job, _ = make_plan(config).carry_out()
     return job
 

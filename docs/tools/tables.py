@@ -41,8 +41,8 @@ EVENTS = {
     # before an attempt
     "submitted": Event(
         "submit batch",
-        "job name entry backend dir folder cluster from_step offset size",
-        "Slurm has accepted the job. `batch` writes it with `job` alone, after a resubmission. `offset` and `size` are "
+        "job name entry backend dir folder cluster from_step offset size after",
+        "Slurm has accepted the job. `after`: `[state, folder]` of each run that it follows. `batch` writes it with `job` alone, after a resubmission. `offset` and `size` are "
         "those of a sweep's array.",
     ),
     "submit-in-doubt": Event(
@@ -50,6 +50,7 @@ EVENTS = {
         "name entry backend dir folder cluster from_step offset size",
         "sbatch gave no clear answer: the job may exist.",
     ),
+    "followed": Event("submit", "by", "Another run is submitted that follows this one: its folder."),
     "linked": Event("batch", "job", "The next job of a chain (`restart.chain`) waits in the queue."),
     "stop-asked": Event("stop", "job", "`clusterdp stop` has marked the run."),
     "cancelled": Event(

@@ -59,6 +59,7 @@ WRONG_VALUES = {
     "checkpoint.every_steps": ["0"],
     "checkpoint.keep_last": ["0"],
     "checkpoint.max_failures": ["-1"],
+    "after": ["true", "{run: a, state: dun}", "[[a]]", "{state: any}"],
     "run_dir": ["$SCRATCH/x", "file:/x"],
     "checkpoint.url": ["s3://", "file:///", "s3:/bucket/run", "$(pwd)/x"],
     "launch.container.image": ["$HOME/x.sif", "docker:/x/y"],
@@ -77,7 +78,7 @@ WRONG_VALUES = {
     "profile.find": ["loader"],
     "local.preempt_at": ["0", "1", "2"],
 }
-NO_TYPE = {"command", "script", "launch.setup", "train.amp.loss_scale", "train.compile"}  # of several
+NO_TYPE = {"after", "command", "script", "launch.setup", "train.amp.loss_scale", "train.compile"}  # of several
 
 
 def kind_of(one: KeyExplanation) -> str:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from clusterdp.config.tree import CheckpointConfig
-from clusterdp.errors import StateError
+from clusterdp.errors import DamagedError, StateError
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.train import Amp, Ema, JobHandle
 from clusterdp.train.settings import WorkerSettings
@@ -76,6 +76,39 @@ def test_start_from_updates_o2_master_weights_and_ema(
         exact = 40.001 if "amp" in saved else 40.0
         assert state["ema"].state_dict()["weight"].item() == pytest.approx(exact, abs=1e-5)
         assert state["optimizer"].param_groups[0]["params"][0].item() == pytest.approx(exact, abs=1e-5)
+
+
+def saved_run(job: JobHandle, folder: Path) -> str:
+    assert run(job, folder, 1) == [0.0, 1.0]
+    (folder / "config.yaml").write_text(f"checkpoint: {{url: {folder}/checkpoints}}\n")
+    return str(folder)
+
+
+def test_start_from_a_run_folder_loads_its_newest_checkpoint(job: JobHandle, tmp_path: Path) -> None:
+    first = saved_run(job, tmp_path / "first")
+    assert run(job, tmp_path / "second", 1, start_from=first) == [2.0, 3.0]
+    (started,) = [e for e in read_events(RunDir(tmp_path / "second")) if e["event"] == "started-from"]
+    assert (started["path"], started["step"]) == (f"{first}/checkpoints", 0)
+
+
+def test_start_from_a_run_folder_prefers_its_best_model_alone(job: JobHandle, tmp_path: Path) -> None:
+    first = saved_run(job, tmp_path / "first")
+    settings = WorkerSettings(run_dir=tmp_path / "first", checkpoint=CheckpointConfig(url=f"{first}/checkpoints"))
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 70.0)
+    best = JobHandle(settings, job.group, job.stop_signal, "1.0").checkpointer({"model": model}, beside="best")
+    assert best is not None
+    best.save(1)
+    assert run(job, tmp_path / "second", 1, start_from=first, start_only=["model"]) == [70.0, 71.0]
+    assert run(job, tmp_path / "third", 1, start_from=first) == [2.0, 3.0], "the best has no optimizer"
+
+
+def test_start_from_skips_a_damaged_checkpoint_of_a_run(job: JobHandle, tmp_path: Path) -> None:
+    first = saved_run(job, tmp_path / "first")
+    for file in Path(first).glob("checkpoints/step_*/*.safetensors"):
+        file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(DamagedError):
+        run(job, tmp_path / "second", 1, start_from=first)
 
 
 def test_start_from_a_file_without_optimizer_requires_start_only(job: JobHandle, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Callable, List, Mapping, NoReturn, Sequence
 from ..decide.decisions import End, Requeue
 from ..decide.history import History
 from ..decide.policy import CANCELLED, HELD_S, avoided, pause_s
+from ..decide.predecessors import follower_jobs
 from ..files.job import Job
 from ..files.record import Record
 from ..files.rules import Rules
@@ -134,6 +135,16 @@ class Ending:
         warn("nothing is lost; go on with `clusterdp resume {}`.".format(self.job.run))
         return self.over(End(cause, "failed", 75, {"requeue": "refused"}))
 
+    def start_later(self, jobs: str) -> NoReturn:
+        """Gives the run to a new job, which begins when the jobs are over that the run follows."""
+        warn("the run before this one goes on in another job: this run starts after it ({}).".format(jobs))
+        if not self.resubmit("submitted", jobs):
+            why = "it started before the run that it follows was over, and sbatch has refused the next job"
+            self.over(End.gave_up(why, why + "; `clusterdp resume {run}` goes on with it."))
+        self.record.note("cause", "early")
+        self.record.event("requeued", cause="early", of=self.job.attempt)
+        raise SystemExit(0)
+
     def over_if_marked(self) -> None:
         if self.job.is_marked("cancelled"):
             self.over(CANCELLED._replace(said=""))
@@ -176,9 +187,9 @@ class Ending:
 
     # -- a chain of jobs --
 
-    def resubmit(self, event: str) -> bool:
-        """Submits a new job of the same chain, which begins when this job is over. Does nothing if such a job is
-        already waiting."""
+    def resubmit(self, event: str, after: str = "") -> bool:
+        """Submits a new job of the same chain, which begins when this job is over, and those that `after` names. Does
+        nothing if such a job is already waiting."""
         new = self._waiting()
         if not new:
             options = ["--array=" + self.job.element] if self.job.element else []
@@ -187,7 +198,7 @@ class Ending:
                 "CLUSTERDP_REPLACES": "{}:{}".format(self.job.id, self.job.log_id),
                 "CLUSTERDP_UNWRITTEN": str(self.job.unwritten),
             }
-            code, new = self.slurm.submit(self.job.script, options, variables)
+            code, new = self.slurm.submit(self.job.script, options, variables, after)
             if code:
                 new = self._waiting()  # sbatch may have submitted the job although its answer was lost
                 if not new:
@@ -196,6 +207,8 @@ class Ending:
                 new = self._with_index(new)
         if new:
             self.record.event(event, job=new)
+        for follower in follower_jobs(self.job.run) if new and event == "submitted" else ():
+            self.slurm.wait_also_for(follower, new)  # else it would begin when this job is over
         self._successor, self.is_resubmitted = new, True
         return True
 

@@ -55,10 +55,15 @@ def read_attempts(job: Job, rules: Rules, record: Record, slurm: Slurm) -> List[
 
 
 def earlier_names(job: Job) -> Iterator[str]:
-    for name in sorted(filter(NAME.fullmatch, job.attempts()), key=_order):
+    for name in names_in_order(job.attempts()):
         if name == job.attempt:
             return
         yield name
+
+
+def names_in_order(names: List[str]) -> List[str]:
+    """Returns the names of attempts, the oldest first."""
+    return sorted(filter(NAME.fullmatch, names), key=_order)
 
 
 def rival(job: Job, slurm: Slurm) -> str:

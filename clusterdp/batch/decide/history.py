@@ -54,8 +54,8 @@ def history_of(attempts: Sequence[Attempt], job: str) -> Union[History, End]:
         if attempt.job != linked:
             history, linked = history._replace(links=history.links + 1), attempt.job
         history = history._replace(bad=attempt.avoid + history.bad)
-        if attempt.cause == "overtaken" or attempt.reason == "claim":
-            continue  # this attempt does not count, because another attempt had taken over the run
+        if attempt.cause in ("overtaken", "early") or attempt.reason == "claim":
+            continue  # this attempt does not count: another one had taken over the run, or it has only looked
         if attempt.cause == "bad-node":
             history = history._replace(moved=history.moved + 1)
             continue

@@ -14,6 +14,7 @@ CAUSES = {
     "signal": "stopped by a signal",
     "asked": "asked to be requeued",
     "bad-node": "did not start: one of its nodes is on the run's avoid list",
+    "early": "did not start: a run that it follows goes on in another job",
     "preflight": "did not start because a node failed the preflight",
     "lost": "lost without a record (a node failed, or it was killed)",
     "crash": "crashed",

@@ -49,6 +49,7 @@ class Rules(NamedTuple):
     webhook_file: str = ""
     notify_command: List[str] = []
     name: str = "job"
+    after: List[Dict[str, str]] = []  # the runs that this run follows: folder `run`, and the `state` to wait for
     is_sweep: bool = False  # whether each array element has its own folder of checkpoints below checkpoint_url
 
     @property

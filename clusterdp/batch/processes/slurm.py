@@ -20,6 +20,7 @@ RUNNING, PREEMPTED, TIME_LIMIT = "running", "preempted", "time-limit"
 REQUEUED = "requeued"  # another attempt has the job, or will have it
 ENDING = "ending"  # cancelled
 UNKNOWN = "unknown"
+OVER = tuple("COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE OUT_OF_MEMORY REVOKED".split())
 GOES_ON = (RUNNING, PREEMPTED, TIME_LIMIT)  # in these states, a job may be requeued
 OVERLAPS = (22, 5)  # release of Slurm
 PATIENCE_S = 1800
@@ -146,6 +147,20 @@ class Slurm:
         ours = [os.path.realpath(each) for each in (script.partition(" ")[0], path)]
         return fields.get("JobState") in ("RUNNING", "SUSPENDED") and ours[0] == ours[1]
 
+    def is_in_queue(self, job: str) -> bool:
+        """Returns whether another job is waiting or has its nodes."""
+        fields = fields_of(self.ask(["scontrol", "show", "job", job], err=False).said)
+        return fields.get("JobState", "COMPLETED") not in OVER
+
+    def wait_also_for(self, job: str, other: str) -> None:
+        """Makes a job that waits for this job wait for another one, too, in the same way."""
+        fields = fields_of(self.ask(["scontrol", "show", "job", job], err=False).said)
+        waits = re.sub(r"\(\w+\)|_\*", "", fields.get("Dependency", ""))
+        kind = re.search(r"\b(afterok|afterany):{}(?![0-9])".format(self.job.id.partition("_")[0]), waits)
+        if kind and fields.get("JobState") == "PENDING":
+            words = "Dependency={},{}:{}".format(waits, kind.group(1), other)
+            self.ask(["scontrol", "update", "JobId=" + job, words])
+
     def requeue(self) -> Answer:
         return self.ask(["scontrol", "requeue", self.job.id])
 
@@ -175,10 +190,12 @@ class Slurm:
         """Ends a job that has no script, and that a next job replaces: after a scancel, that one would not start."""
         return self.ask(["scontrol", "update", "JobId=" + self.job.id, "TimeLimit=1"]).code == 0
 
-    def submit(self, script: str, options: List[str], variables: Dict[str, str]) -> Tuple[int, str]:
-        """Returns the exit code of sbatch, and the id of the new job. The id is searched in the output, because a
+    def submit(self, script: str, options: List[str], variables: Dict[str, str], after: str = "") -> Tuple[int, str]:
+        """Returns the exit code of sbatch, and the id of the new job, which begins after this job, and after those that
+        `after` names. The id is searched in the output, because a
         site's wrapper of sbatch may print more lines."""
-        words = ["sbatch", "--parsable", "--dependency=afterany:" + self.job.id, *options, script]
+        waits = "--dependency=afterany:" + self.job.id + ("," + after if after else "")
+        words = ["sbatch", "--parsable", waits, *options, script]
         environ = dict(self.children.own)  # the next job gets the environment of the batch script
         environ.update({os.fsencode(name): os.fsencode(value) for name, value in variables.items()})
         answer = self.children.run(words, err=False, environ=environ)

@@ -21,9 +21,13 @@ from typing import Any, ClassVar
 
 import torch
 
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, scan
+from clusterdp.checkpoint.format.payload import shared_payload
+from clusterdp.checkpoint.format.verified_reads import read_manifest
+from clusterdp.checkpoint.load.torch_file import tree
 from clusterdp.checkpoint.state.same_plan import enum_member
 from clusterdp.checkpoint.state.tree import key_of
-from clusterdp.errors import CheckpointError, StateError
+from clusterdp.errors import CheckpointError, DamagedError, StateError
 from clusterdp.storage import open_storage
 
 _GLOBAL = re.compile(r"(?:GLOBAL|class|global:?) ([\w.]+\.\w+)")
@@ -50,6 +54,9 @@ def read(where: str, live: Mapping[str, torch.Tensor]) -> Any:
     """Returns the content of `where` as a tree. live: this program's tensors by name. A tensor whose live tensor is
     sharded is read sharded, if the format allows it. Raises StateError if `where` cannot be read safely, and
     CheckpointError if `where` cannot be read at all."""
+    with _reading(where):
+        if (own := _of_clusterdp(where)) is not None:
+            return own
     if "://" in where and not where.startswith("file://"):
         folder, _, name = where.rpartition("/")
         with _reading(where):
@@ -64,6 +71,29 @@ def read(where: str, live: Mapping[str, torch.Tensor]) -> Any:
         if path.suffix == ".safetensors" and path.is_file():
             return read_safetensors(path)
     return of_lightning(_torch_file(where, path))
+
+
+def commits_in(where: str) -> list[CheckpointInfo]:
+    """Returns the checkpoints that clusterdp has saved in this folder or store, the oldest first."""
+    is_folder = "://" in where or Path(where).expanduser().is_dir()
+    return scan(open_storage(where))[0] if is_folder and not where.endswith(_STATE) else []
+
+
+def _of_clusterdp(where: str) -> Any:
+    """Returns the state of the newest good checkpoint of clusterdp; None if there is none. Raises DamagedError if all
+    are damaged."""
+    damage: DamagedError | None = None
+    for info in reversed(commits_in(where)):
+        try:
+            manifest = read_manifest(storage := open_storage(where), info)
+            with shared_payload(storage, manifest) as payload:
+                return tree(manifest.state, payload)
+        except DamagedError as error:
+            _log.warning("%s: %s", where, error)
+            damage = damage or error
+    if damage is not None:
+        raise damage
+    return None
 
 
 def _library_folder(where: str, path: Path) -> Any:

@@ -13,8 +13,12 @@ from clusterdp.checkpoint.state.tree import from_bytes, memory_of, unflatten
 
 
 def write(file: BinaryIO, state: Any, payload: Payload, advance: Callable[[int], None]) -> None:
-    """Writes the file. `state`: a skeleton, whose tensors are all in memory at the same time, as when the file is
-    loaded."""
+    """Writes the file. `state`: see tree()."""
+    torch.save(tree(_without_arrays(state), payload, advance), file)
+
+
+def tree(state: Any, payload: Payload, advance: Callable[[int], None] = lambda nbytes: None) -> Any:
+    """Returns the state of a skeleton, whose tensors are all in memory at the same time, as when a file is loaded."""
     wanted = {leaf.name for _, leaf in leaves(state) if isinstance(leaf, TensorReference)}
     tensors: dict[str, torch.Tensor] = {}
     for entry in payload.entries:
@@ -25,7 +29,7 @@ def write(file: BinaryIO, state: Any, payload: Payload, advance: Callable[[int],
                 at += len(piece)
                 advance(len(piece))
             tensors[entry.name] = from_bytes(data, entry.dtype, entry.shape)
-    torch.save(unflatten(_without_arrays(state), tensors), file)
+    return unflatten(state, tensors)
 
 
 def _without_arrays(skeleton: Any) -> Any:

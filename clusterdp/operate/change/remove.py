@@ -19,8 +19,9 @@ from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.find.find_run import REMOVING, RUNS, find_run, is_run, whole_name
 from clusterdp.operate.output.formatting import Colour, shown_path
 from clusterdp.operate.queue.moved_folder import refuse_copy
+from clusterdp.operate.queue.predecessor import followers
 from clusterdp.operate.queue.run_cluster import commands_of, is_gone, is_here
-from clusterdp.operate.queue.run_status import ask_for_all_jobs, live_jobs
+from clusterdp.operate.queue.run_status import ask_for_all_jobs, current_status, live_jobs
 from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.rundir import RunDir, SweepDir, is_sweep, sweep_of
@@ -51,6 +52,13 @@ def plan_removal(word: str) -> Removal:
 
 def check_over(run: RunDir) -> None:
     """Raises RunError or SlurmError unless the run, or every element of the sweep, is known to be over."""
+    for each in followers(run):
+        waiting = read_history(each, all_metrics=False)
+        with commands_of(waiting.cluster):
+            if not waiting.attempts and not is_sweep(each.path) and not current_status(waiting).state.over:
+                here, there = shown_path(run.path), shown_path(each.path)
+                end = f"Wait for that, or `clusterdp cancel {there}`; then remove it."
+                raise RunError(f"{here}: {there} is to start after it. {end}")
     if is_sweep(run.path):
         from clusterdp.operate.change.end_sweep import check_sweep_over
 

@@ -47,10 +47,15 @@ def _goodput(run: Summary, now: float) -> str:
 
 NAME = Column("run", 9, lambda run, now: run["run"])
 STATE = Column("state", 8, lambda run, now: run["state"] + ("?" if run["as_recorded"] else ""))
-# The counts of a sweep, or that a run was a profile
-NOTE = Column(
-    "note", 5, lambda run, now: run["note"] or (run["why"] if run["elements"] or run["state"] == "done" else "")
-)
+
+
+def _note(run: Summary, now: float) -> str:
+    """Returns the user's note, else the counts of a sweep, the run that this one follows, or that it was a profile."""
+    has_words = run["elements"] or run["state"] == "done" or run["why"].startswith("after ")
+    return run["note"] or (run["why"] if has_words else "")
+
+
+NOTE = Column("note", 5, _note)
 COLUMNS = (
     NAME,
     STATE,

@@ -11,6 +11,7 @@ from clusterdp.errors import SlurmError
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.queue.moved_folder import copied_from, moved_from
 from clusterdp.operate.queue.pending_reasons import reason_text
+from clusterdp.operate.queue.predecessor import never_there, runs_before, waits_for
 from clusterdp.operate.queue.run_cluster import is_gone, is_here
 from clusterdp.operate.record.ending import ended_as
 from clusterdp.operate.record.run_history import RunHistory
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from clusterdp.slurm.commands import SqueueRow
 
 WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "EXPEDITING"})
+NEVER = "DependencyNeverSatisfied"
 NO_CLUSTER = "its records do not say on which cluster its job is"
 
 
@@ -169,11 +171,17 @@ def combine(history: RunHistory, rows: Mapping[str, SqueueRow]) -> RunStatus:
     last = history.last
     if row is None and last is not None and last.job == history.job and last.cause == "cancelled":
         return RunStatus(*ended_as("CANCELLED"))
+    if row is None and (last is None or last.job != history.job) and (said := never_there(history)):
+        return RunStatus(RunState.GAVE_UP, said)
     if row is None:
         who = "its cluster is gone" if is_gone(history.cluster) else "Slurm no longer knows the job"
         return RunStatus(RunState.VANISHED, f"no ending on record, and {who}")
+    if row.reason == NEVER and history.job and runs_before(history):
+        said = never_there(history) or "a run that it follows cannot get there any more"
+        return RunStatus(RunState.WAITING if alive(row) else RunState.GAVE_UP, said, row)
     if row.state in WAITS:
-        return RunStatus(RunState.WAITING, reason_text(row.reason), row)
+        waits = waits_for(history) if row.reason == "Dependency" else ""
+        return RunStatus(RunState.WAITING, waits or reason_text(row.reason), row)
     if alive(row):
         return RunStatus(RunState.RUNNING, "" if row.state == "RUNNING" else row.state.lower(), row)
     began = last is not None and last.job == history.job and last.ran

@@ -17,7 +17,8 @@ from clusterdp.errors import SlurmError
 from clusterdp.operate.output.formatting import Colour, ago, clock, shown_path
 from clusterdp.operate.output.terminal import ENDLESS, filled, width_of
 from clusterdp.operate.queue.pending_reasons import Reason, explain
-from clusterdp.operate.queue.run_status import WAITS, RunStatus, current_status
+from clusterdp.operate.queue.predecessor import waits_for
+from clusterdp.operate.queue.run_status import NEVER, WAITS, RunStatus, current_status
 from clusterdp.operate.record.ending import STOPPED_BY, ending_text, not_repeated
 from clusterdp.operate.record.next_command import next_command_lines
 from clusterdp.operate.record.run_history import RunHistory, newest, read_history
@@ -160,6 +161,8 @@ def _of_a_wait(history: RunHistory, status: RunStatus, now: float) -> Explanatio
     fewer = smaller(request, row.reason) if request else ""
     facts = [("job", f"{job} in {request.partition}" if request and request.partition else job)]
     facts.append(("reason", f"{row.reason}: {known.words}" if known else row.reason))
+    if waits := waits_for(history) if row.reason in ("Dependency", NEVER) else "":
+        facts.append(("waits", waits))
     if request and request.nodes:
         facts.append(("asks", request.in_words()))
     facts += _start(request, row.reason, now)
@@ -168,7 +171,7 @@ def _of_a_wait(history: RunHistory, status: RunStatus, now: float) -> Explanatio
     if change := re.search(r"resources\.\S+=\S+", fewer):
         run = shown_path(history.run.path)
         facts.append(("by", f"`clusterdp cancel {run}`, then `clusterdp resume {run} {change[0]}`"))
-    if known and known.do:
+    if known and known.do and not waits:
         facts.append(("do", known.do.replace("JOB", job)))
     failure = None
     last = newest(history.attempts)

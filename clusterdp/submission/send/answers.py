@@ -89,6 +89,8 @@ def with_key(error: SubmitError, config: Config) -> SubmitError:
             value = getattr(config.resources, name)
             what = f"{value!r} is refused by sbatch" if value is not None else "is not given, and sbatch refuses that"
             return SubmitError(f"resources.{name}: {what}. Correct it: {CHECK}. {error}")
+    if "dependency problem" in said and config.after:
+        return SubmitError(f"after: Slurm no longer knows a job that this run would follow. See its status. {error}")
     if "node configuration" in said:
         return SubmitError(f"resources: no node of the partition has all that is asked for. {CHECK}. {error}")
     if re.search("accounting/QOS policy|submit limit", said):

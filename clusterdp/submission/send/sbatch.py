@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
 from clusterdp.slurm.jobid import Submitted
@@ -10,10 +12,10 @@ from clusterdp.submission.render.script import Script
 from clusterdp.submission.render.script_spec import ScriptSpec
 
 
-def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
-    """Submits the run's script with sbatch. Raises SubmitError, with sbatch's own text, if sbatch refuses the
-    script."""
-    return adopt(commands.submit(run.script, cwd=spec.submit_dir), run)
+def send(spec: ScriptSpec, script: Script, run: RunDir, options: Sequence[str]) -> Job:
+    """Submits the run's script with sbatch, and with `options` of sbatch. Raises SubmitError, with sbatch's own text,
+    if sbatch refuses the script."""
+    return adopt(commands.submit(run.script, spec.submit_dir, *options), run)
 
 
 def adopt(sent: Submitted, run: RunDir) -> Job:

@@ -13,7 +13,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -84,7 +84,7 @@ class Task:
         return state_of(job, int(restart)) in GOES_ON
 
 
-def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
+def send(spec: ScriptSpec, script: Script, run: RunDir, options: Sequence[str]) -> Job:
     """Submits through submitit's public interface. Raises SubmitError, with sbatch's text, if sbatch refuses the
     script."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError

@@ -16,6 +16,7 @@ from clusterdp.rundir import Ledger, RunDir, SweepDir, mark_cancelled, mark_told
 from clusterdp.slurm import commands
 from clusterdp.slurm.jobid import Submitted, asking, home_of
 from clusterdp.submission.job import Job
+from clusterdp.submission.plan import after_record
 from clusterdp.submission.render.script_spec import ArraySpec
 from clusterdp.submission.send.answers import find_job, known_jobs, with_key
 from clusterdp.submission.send.lock import RunLock
@@ -24,7 +25,7 @@ from clusterdp.wording import ranges
 if TYPE_CHECKING:
     from clusterdp.submission.sweep.plan import SweepPlan
 
-ABOUT = ("name", "entry", "backend", "dir")
+ABOUT = ("name", "entry", "backend", "dir", "after")
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,11 @@ def submit_arrays(plan: SweepPlan, lock: RunLock) -> SentSweep:
     arrays: list[str] = []
     jobs: list[Job] = []
     clusters = plan.spec.clusters or os.environ.get("SLURM_CLUSTERS", "")
+    with asking(clusters):
+        options = plan.after_options()
     for array, _ in plan.scripts:
         # Each array waits for the previous array, because the limit of an array (`%N`) counts only its own elements.
-        after = [f"--dependency=afterany:{arrays[-1]}"] if arrays and array.parallel else []
+        after = [f"--dependency=afterany:{arrays[-1]}"] if arrays and array.parallel else options
         try:
             with asking(clusters):
                 sent = _submit(plan, array, after, lock)
@@ -67,6 +70,10 @@ def submit_arrays(plan: SweepPlan, lock: RunLock) -> SentSweep:
             with asking(clusters):
                 raise _undo(plan, arrays, jobs, said) from None
         arrays.append(sent.job)
+        if plan.spec.config.after:
+            from clusterdp.operate.queue.dependency import note_follower
+
+            note_follower(plan.spec.config.after, sent.job, plan.folder.files)
         clusters = sent.cluster or clusters  # all arrays are on one cluster, because they may depend on each other
         numbers = range(array.offset, array.offset + array.size)
         jobs += note_submitted(plan.folder, sent, numbers, array.offset, _about(plan))
@@ -118,6 +125,7 @@ def _about(plan: SweepPlan) -> dict[str, Any]:
         "dir": str(plan.spec.submit_dir),
         "cluster": home_of(plan.spec.clusters),
         "from_step": config.restart.from_step,
+        **after_record(config),
     }
 
 

@@ -17,7 +17,7 @@ from clusterdp.rundir import SweepDir, write_durably
 from clusterdp.slurm import commands
 from clusterdp.submission.entry_check import Function, check_params, find_function
 from clusterdp.submission.installed_check import check_installed
-from clusterdp.submission.plan import can_be_judged, elsewhere, new_path
+from clusterdp.submission.plan import can_be_judged, elsewhere, new_path, options_after, read_given
 from clusterdp.submission.render.batch_rules import rules_of
 from clusterdp.submission.render.job_secrets import check_secrets, secret_paths
 from clusterdp.submission.render.script import Script, render, template_values
@@ -41,6 +41,13 @@ class SweepPlan:
     spec: ScriptSpec  # the spec of the first array
     scripts: Sequence[tuple[ArraySpec, Script]]  # each array with its script
     folder: SweepDir
+
+    def after_options(self) -> list[str]:
+        """Returns the options by which sbatch waits for the runs of `after:`."""
+        after = self.spec.config.after
+        if after and len(self.scripts) > 1 and any(each["state"] == "each" for each in after["runs"]):
+            raise ConfigError("after: each: is for sweeps of one array, and this one has several. Leave out `each:`.")
+        return options_after(self.spec.config, len(self.sweep.elements))
 
     def carry_out(self) -> tuple[SentSweep, CodeSnapshot | None]:
         """Makes the folders of the sweep, and submits the arrays. If sbatch refuses the first array, the folders are
@@ -78,7 +85,7 @@ def submit_sweep(
 ) -> SentSweep:
     """Submits a sweep from Python: a YAML file or a dictionary of the same keys, which has `sweep:`, or with `sweeps`
     in the form of `--sweep`. Returns a Job for each element, without waiting for the jobs."""
-    given = config_module.read(config, overrides, sweeps)
+    given = read_given(config, overrides, sweeps)
     if not given.sweeps:
         raise ConfigError("sweep: is empty. Write e.g. sweep: {grid: {params.lr: [0.1, 0.01]}}.")
     sent, _ = make_sweep_plan(given).carry_out()

@@ -155,7 +155,7 @@ class Phases:
             if loop.continues is not None:  # without checkpoints, or interrupted before its first save
                 batches.go_on_from(loop.continues.position)
             elif self.begun == 1:
-                saves.start_from()
+                saves.start_from([name for name in loop.state if name not in batches.state])
             return None
         if restored.from_memory or restored.step == self.resume_step:
             self.resume_step = None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, Commit, LostContact, Restored, StateError
+from clusterdp.checkpoint.load.foreign_formats import commits_in
+from clusterdp.config.load import read_resolved
 from clusterdp.config.tree import CheckpointConfig
+from clusterdp.rundir import RunDir
 from clusterdp.train.hang import page
 from clusterdp.train.loop.forgotten import Forgotten
 from clusterdp.train.output.attempt_record import AttemptRecord
@@ -23,6 +27,18 @@ LAST_UPLOAD_S = 600.0  # seconds for which the end of a loop waits for the store
 LAST_CHANCE_S = 600.0  # seconds for which a save is tried again before the attempt ends without it
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 Moment = tuple[int, int]  # steps, and finished epochs: code at an epoch's end changes the state, too
+
+
+def place_to_start_from(path: str, only: Sequence[str]) -> str:
+    """Returns the place of the checkpoints, if `path` is a run folder: if only the model is wanted, the place of the
+    best model, where one was kept. Any other path is returned unchanged."""
+    run = RunDir(Path(path).expanduser())
+    if not run.config.is_file():
+        return path
+    url = str((read_resolved(run.config).get("checkpoint") or {}).get("url") or run.checkpoints)
+    url = url if "://" in url else str(run.code / url)  # a relative one is relative to the folder of the ranks
+    best = f"{url.rstrip('/')}-best"
+    return best if list(only) == ["model"] and commits_in(best) else url
 
 
 class SaveSchedule:
@@ -67,12 +83,15 @@ class SaveSchedule:
         if self.checkpointer is not None:
             rank.flags.progress = self.checkpointer.progress
 
-    def start_from(self) -> None:
-        """Restores state that another program has trained, as step 0 of this run, if the config names one."""
+    def start_from(self, names: Sequence[str]) -> None:
+        """Restores state that another program has trained, as step 0 of this run, if the config names one. `names`: the
+        objects of the program's own state. Those of the loop, such as its step, stay."""
         saving = self._saving
         if self.checkpointer is not None and saving.start_from is not None:
-            start = self.checkpointer.restore_from(saving.start_from, saving.start_only or None)
-            self._record.event("started-from", path=saving.start_from, step=start.step)
+            place = place_to_start_from(saving.start_from, saving.start_only)
+            only = saving.start_only or (names if commits_in(place) else None)
+            start = self.checkpointer.restore_from(place, only)
+            self._record.event("started-from", path=place, step=start.step)
 
     def note_restored(self, restored: Restored, step: int) -> None:
         self.first, self._rng_waits = restored.step - step, True

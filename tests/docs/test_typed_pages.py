@@ -1,0 +1,44 @@
+"""Pages that are typed whole: their files are written, and each command is run on a fake cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm.cluster import FakeCluster
+from clusterdp.fakeslurm.core.shape import Shape
+from tests.docs.pages import ROOT, blocks
+
+PAGES = {  # page -> what its last commands print
+    "after": ["1"],
+}
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> Iterator[dict[str, str]]:
+    with FakeCluster(shape=Shape.simple(quick=True)) as cluster:
+        own = cluster.environ()
+        path = f"{Path(sys.executable).parent}:{own['PATH']}"
+        yield {**os.environ, **own, "PATH": path, "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_is_typed_whole(page: str, tmp_path: Path, environ: dict[str, str]) -> None:
+    said = ""
+    for block in blocks(ROOT / f"docs/{page}.md"):
+        first, _, rest = block.text.partition("\n")
+        if block.language in ("yaml", "python") and first.startswith("# ") and " " not in first[2:]:
+            (tmp_path / first[2:]).write_text(rest)
+        for line in block.text.splitlines() if block.language == "bash" else ():
+            words = ["bash", "-c", line]
+            done = subprocess.run(words, cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, capture_output=True)
+            assert done.returncode == 0, f"{line}\n{done.stdout.decode()}{done.stderr.decode()}"
+            said += done.stdout.decode()
+    logs = [log.read_text() for log in sorted(tmp_path.glob("runs/*/attempts/*/logs/rank-*.out"))]
+    for words in PAGES[page]:
+        assert words in said or any(words in log for log in logs), said
