@@ -42,11 +42,11 @@ MAY_IMPORT = {
 # the folders are rooms, too.
 FLOORS = {
     "submission": "entry_check installed_check job render send snapshot plan resume sweep init show",
-    "batch": "files processes decide nodes act attempt rescue main __main__",
+    "batch": "files processes decide nodes act attempt rescue main __main__ beside",
     "check": "finding program subject cluster survival surroundings check at_submit show_check",
     "operate": (
-        "output record find queue account why checkpoints status logs sweep change listing compare html_page report"
-        " notebook"
+        "output record find queue account why checkpoints status logs beside sweep change listing compare html_page"
+        " report notebook"
     ),
     "checkpoint": "errors format state save load checkpointer",
     "fakeslurm": (
@@ -85,17 +85,17 @@ TABLES = {"operate/why/signatures.py"}  # data, which may be longer
 
 # The lines that each part may have: they may only fall. Who needs more says in the commit what the lines buy.
 MOST_LINES = {
-    "batch": 5250,
+    "batch": 5400,
     "check": 3300,
     "checkpoint": 7400,
-    "cli": 2050,
+    "cli": 2150,
     "config": 2600,
-    "fakeslurm": 17200,
-    "operate": 10800,
+    "fakeslurm": 17250,
+    "operate": 10950,
     "recipes": 700,
     "rehearse": 7850,
     "rundir": 700,
-    "slurm": 1050,
+    "slurm": 1100,
     "storage": 1460,
     "submission": 3200,
     "top": 450,

@@ -46,7 +46,10 @@ class Verb(NamedTuple):
 
 def read_options(words: Sequence[str]) -> argparse.Namespace:
     """Returns the parsed options. `options.verb` is the function to call with these options."""
-    top = parser(words)
+    top, program = parser(words), []
+    if words[:1] == ["exec"] and "--" in words:
+        at = list(words).index("--")
+        words, program = words[:at], [*words[at + 1 :]]
     try:
         options, rest = top.parse_known_args(words or ["--help"])
     except SystemExit:  # --help
@@ -60,6 +63,8 @@ def read_options(words: Sequence[str]) -> argparse.Namespace:
         options.parser.error(f"unrecognized arguments: {' '.join(rest[at:])}")
     if rest:
         setattr(options, many, [*getattr(options, many), *rest])
+    if program:
+        options.words = [*options.words, *program]
     return options
 
 
@@ -143,6 +148,21 @@ def _logs(sub: CliParser) -> None:
     from clusterdp.cli import logs
 
     logs.add_to(sub)
+
+
+def _rank(sub: CliParser) -> None:
+    sub.add_argument("--rank", type=int, metavar="N", help="default: 0")
+
+
+def _exec(sub: CliParser) -> None:
+    sub.add_argument("words", nargs="*", default=[], metavar="-- PROGRAM ...", help="after --, with its arguments")
+    which = sub.add_mutually_exclusive_group()
+    which.add_argument("--rank", type=int, metavar="N", help="default: 0")
+    which.add_argument("--all", action="store_true", help="once on each node, as its first rank")
+
+
+def _stacks(sub: CliParser) -> None:
+    sub.add_argument("--rank", metavar="RANKS", help="3, or 0,3,8-15; default: all")
 
 
 def _sweep(sub: CliParser) -> None:
@@ -298,6 +318,25 @@ VERBS = (
         "clusterdp logs -f --rank 3    clusterdp logs 4242 --errors",
         ("run",),
         _logs,
+    ),
+    Verb(
+        "shell", verbs.shell, "a shell at a rank: on its node", "clusterdp shell 4242 --rank 3", ("named run",), _rank
+    ),
+    Verb(
+        "exec",
+        verbs.exec_,
+        "run a program at a rank: in its environment and folder, beside it",
+        "clusterdp exec 4242 --all -- nvidia-smi",
+        ("named run",),
+        _exec,
+    ),
+    Verb(
+        "stacks",
+        verbs.stacks,
+        "where the ranks are: the stacks of all threads, now",
+        "clusterdp stacks 4242 --rank 0,3",
+        ("run",),
+        _stacks,
     ),
     Verb(
         "sweep",

@@ -13,7 +13,7 @@ from clusterdp.operate.output.terminal import terminal_columns
 from clusterdp.wording import did_you_mean
 
 # Words of other tools for a verb, which is the first of its line.
-FOREIGN = """submit run start launch sbatch train execute exec local demo simulate dryrun dry-run render
+FOREIGN = """submit run start launch sbatch train execute local demo simulate dryrun dry-run render
 list ps jobs squeue queue ls history top sacct runs
 status stat state info
 logs log tail cat output head

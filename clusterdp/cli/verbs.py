@@ -186,6 +186,31 @@ def logs(options: argparse.Namespace) -> int:
     return logs.logs(options)
 
 
+def shell(options: argparse.Namespace) -> int:
+    import os
+
+    from clusterdp.operate.beside.ranks import run_beside
+
+    words = [os.environ.get("SHELL") or "bash"] if sys.stdin.isatty() else ["bash"]
+    return run_beside(named_run("shell", options.run), words, options.rank, False, sys.stdin.isatty())
+
+
+def exec_(options: argparse.Namespace) -> int:
+    from clusterdp.operate.beside.ranks import run_beside
+
+    if not options.words:
+        raise ConfigError("exec: names no program. Write e.g. clusterdp exec RUN --rank 3 -- nvidia-smi.")
+    return run_beside(named_run("exec", options.run), options.words, options.rank, options.all, False)
+
+
+def stacks(options: argparse.Namespace) -> int:
+    from clusterdp.operate.beside.ranks import show_stacks
+    from clusterdp.operate.logs.choice import Ranks
+
+    chosen = Ranks.read(options.rank) if options.rank else None
+    return show_stacks(known_run(options.run), chosen, sys.stdout)
+
+
 def stop(options: argparse.Namespace) -> int:
     from clusterdp.operate.change.stop import stop as stop_run
     from clusterdp.rundir import SweepDir, is_sweep

@@ -12,6 +12,7 @@ why/          `clusterdp why`: why a run waits, or failed
 checkpoints/  `clusterdp checkpoint`
 status/       `clusterdp status` and `clusterdp watch`
 logs/         `clusterdp logs`
+beside/       `clusterdp shell`, `exec` and `stacks`
 sweep/        `clusterdp sweep`, and the verbs above for a whole sweep
 change/       `clusterdp cancel`, `stop` and `rm`, and the checks of `resume`
 listing/      `clusterdp list`

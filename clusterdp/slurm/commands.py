@@ -16,10 +16,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
+from clusterdp.slurm.associations import ASSOCIATION_FIELDS, GROUP_LIMITS, Association, read_associations
 from clusterdp.slurm.jobid import JOB_ID, Submitted, is_job_id
 from clusterdp.slurm.nodes import SINFO_FORMAT, NodeGroup, read_sinfo
 from clusterdp.slurm.quantities import seconds_of
@@ -63,9 +63,6 @@ MAY_WAIT = re.compile(r"Requested (node configuration is not available|partition
 ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([A-Z][A-Z0-9_]*)\|([^\t]*)\|([^|\t]*)(?:\t([^\t]*)\t(.*))?")
 ANSWER = re.compile(rf"^[ \t]*({JOB_ID})(?:;([\w.-]+))?[ \t]*$", re.MULTILINE | re.ASCII)  # of sbatch --parsable
 OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
-GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpTRESMins")  # limits on all jobs of an account and its child accounts
-LIMITS = ("MaxWall", "MaxTRES", "MaxTRESMins", "MaxJobs", "MaxSubmit", *GROUP_LIMITS)
-ASSOCIATION_FIELDS = ("Account", "Partition", "QOS", "DefaultQOS", "DefaultAccount", *LIMITS)
 QOS_FIELDS = (
     *("MaxWall", "MinTRES", "MaxTRES", "MaxTRESPerNode", "MaxTRESPU", "MaxTRESPA", "GrpTRES", "MaxSubmitPU"),
     *("MaxTRESMins", "GrpTRESMins", "MaxJobsPU", "MaxJobsPA", "GrpJobs"),
@@ -334,6 +331,23 @@ def kill_step(job: str) -> None:
         raise SlurmError(f"scancel: cannot signal step {job}.{min(steps)}. It says: {_said(done)}")
 
 
+def beside(job: str, words: Sequence[str], nodes: Sequence[str], *options: str) -> str:
+    """Runs a program beside the ranks of a job, once on each of these nodes, and returns what it prints. Raises
+    SlurmError if srun starts no such step, because the site does not allow it, for example."""
+    done = _call([*beside_words(job, nodes, *options), *words])
+    if done.returncode != 0:
+        raise SlurmError(f"srun: cannot run a step beside job {job}. It says: {_said(done)}")
+    return done.stdout
+
+
+def beside_words(job: str, nodes: Sequence[str], *options: str) -> list[str]:
+    """Returns the srun of such a step: --overlap, because the ranks have all CPUs of the job."""
+    clusters = os.environ.get("SLURM_CLUSTERS")
+    only = [f"--clusters={clusters}"] if clusters else []
+    sizes = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", f"--nodelist={','.join(nodes)}", "--cpus-per-task=1"]
+    return ["srun", *only, f"--jobid={_checked(job)}", "--overlap", *sizes, *options]
+
+
 def update_job(job: str, *assignments: str) -> None:
     """Runs `scontrol update` for one of the user's jobs, e.g. with `TimeLimit=5`."""
     done = _call(["scontrol", "update", f"JobId={_checked(job)}", *assignments])
@@ -422,27 +436,3 @@ def _call(
         ) from None
     finally:
         slow.cancel()
-
-
-class Association(NamedTuple):
-    """An association in Slurm's accounting: this user's membership in an account."""
-
-    account: str
-    qos: Sequence[str] = ()
-    default_qos: str = ""
-    partition: str = ""  # the only partition where the association is valid; empty: all
-    is_default: bool = False  # jobs that name no account get this account
-    limits: Mapping[str, str] = MappingProxyType({})  # values of LIMITS, also if inherited from the account
-
-
-def read_associations(lines: Sequence[str]) -> list[Association]:
-    """Returns the associations in the output of `sacctmgr --parsable2 show user withassoc`. Skips other lines."""
-    found = []
-    for values in (line.split("|") for line in lines):
-        row = dict(zip(ASSOCIATION_FIELDS, values, strict=False))
-        if len(values) == len(ASSOCIATION_FIELDS) and (account := row["Account"]):
-            qos = tuple(filter(None, row["QOS"].split(",")))
-            limits = {name: row[name] for name in LIMITS if row[name]}
-            is_default = row["DefaultAccount"] == account
-            found.append(Association(account, qos, row["DefaultQOS"], row["Partition"], is_default, limits))
-    return found

@@ -14,7 +14,7 @@ from pathlib import Path
 from clusterdp import config as config_module
 from clusterdp.errors import ConfigError, RunError, SlurmError
 from clusterdp.slurm import commands
-from clusterdp.slurm.commands import Association
+from clusterdp.slurm.associations import Association
 from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.submission.render.shipped_files import example_files
 from clusterdp.wording import counted

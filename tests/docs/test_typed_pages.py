@@ -13,10 +13,14 @@ import pytest
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.fakeslurm.core.shape import Shape
 from tests.docs.pages import ROOT, blocks
+from tests.waiting import wait_for
 
 PAGES = {  # page -> what its last commands print
     "after": ["1"],
+    "at_a_rank": ["rank 1 of 2 on n2, in ", "train.py", "Mem:"],
 }
+
+BESIDE = ("clusterdp stacks", "clusterdp exec")
 
 
 @pytest.fixture
@@ -27,6 +31,16 @@ def environ(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield {**os.environ, **own, "PATH": path, "XDG_STATE_HOME": str(tmp_path / "state")}
 
 
+def typed(line: str, folder: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+    def run() -> subprocess.CompletedProcess[bytes]:
+        words = ["bash", "-c", line]
+        return subprocess.run(words, cwd=folder, env=environ, stdin=subprocess.DEVNULL, capture_output=True)
+
+    if not line.startswith(BESIDE):
+        return run()
+    return wait_for(line, lambda: done if (done := run()).returncode == 0 else None, 60)  # until the ranks run
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_page_is_typed_whole(page: str, tmp_path: Path, environ: dict[str, str]) -> None:
     said = ""
@@ -35,8 +49,7 @@ def test_page_is_typed_whole(page: str, tmp_path: Path, environ: dict[str, str])
         if block.language in ("yaml", "python") and first.startswith("# ") and " " not in first[2:]:
             (tmp_path / first[2:]).write_text(rest)
         for line in block.text.splitlines() if block.language == "bash" else ():
-            words = ["bash", "-c", line]
-            done = subprocess.run(words, cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, capture_output=True)
+            done = typed(line, tmp_path, environ)
             assert done.returncode == 0, f"{line}\n{done.stdout.decode()}{done.stderr.decode()}"
             said += done.stdout.decode()
     logs = [log.read_text() for log in sorted(tmp_path.glob("runs/*/attempts/*/logs/rank-*.out"))]

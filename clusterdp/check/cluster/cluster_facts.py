@@ -11,7 +11,7 @@ from typing import TypeVar
 from clusterdp.config.tree import ResourcesConfig
 from clusterdp.errors import SlurmError
 from clusterdp.slurm import commands
-from clusterdp.slurm.commands import Association
+from clusterdp.slurm.associations import Association
 from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.slurm.quantities import seconds_of
 

@@ -7,6 +7,8 @@ from select import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..core import wire
     from . import client
 else:
@@ -18,6 +20,8 @@ HEARD = [getattr(signal, "SIG" + name) for name in "HUP INT QUIT TERM CONT USR1 
 
 def main() -> None:
     folder, address, *words = sys.argv[1:]
+    if "--pty" in words and os.isatty(0):
+        take_terminal()
     wakeup = client.hear(HEARD)
     client.persist("srun", lambda: attempt(folder, address, words, wakeup))
 
@@ -40,6 +44,7 @@ def attempt(folder: str, address: str, words: "list[str]", wakeup: int) -> None:
             except client.Unanswered:
                 if not started:
                     raise
+                give_back()
                 client.write(2, b"srun: error: the fake cluster went away.\n")  # the slurmstepd was killed
                 os._exit(1)
             for kind, payload in frames.feed(data):
@@ -52,7 +57,27 @@ def attempt(folder: str, address: str, words: "list[str]", wakeup: int) -> None:
                 elif kind == "b":
                     started = True
                 elif kind == "x":
+                    give_back()
                     os._exit(int(payload))
+
+
+restore: "list[Callable[[], None]]" = []
+
+
+def take_terminal() -> None:
+    """Passes on each key, for --pty: the terminal of the task shows it, and makes signals of it."""
+    import termios
+    import tty  # slow to import, and rarely needed
+
+    before = termios.tcgetattr(0)
+    tty.setraw(0)
+    restore.append(lambda: termios.tcsetattr(0, termios.TCSADRAIN, before))
+
+
+def give_back() -> None:
+    """Puts the terminal back as it was."""
+    for each in restore:
+        each()
 
 
 def read_stdin() -> bytes:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +64,7 @@ TEXTS = AllocationTexts(
 # MPI types for --mpi that are refused, as by a Slurm without the libraries of these types.
 UNAVAILABLE_MPI = ("pmix", "pmix_v1", "pmix_v2", "pmix_v3", "pmix_v4", "pmix_v5", "cray_shasta")
 
+PTY_TASK = str(Path(__file__).parents[2] / "slurmstepd/pty_task.py")
 LAUNCH_FAILED = 233  # exit status of srun if a task cannot be launched
 
 
@@ -120,7 +122,10 @@ async def _run(client: Connection, daemon: Daemon) -> int:
             raise
         if "test-only" in first.options:
             return 0
-    if "pty" in first.options:
+    if "pty" in first.options and client.terminal:
+        first.options.add([("unbuffered", "")])
+        first.program = [sys.executable, "-S", "-E", PTY_TASK, *first.program]
+    elif "pty" in first.options:
         client.error("srun: error: ioctl(TIOCGWINSZ): Inappropriate ioctl for device")
         client.error("srun: error: Not using a pseudo-terminal, disregarding --pty option")
     if "hint" in first.options and release.hint_needs_binding:
@@ -137,8 +142,6 @@ async def _run(client: Connection, daemon: Daemon) -> int:
 
 
 def _check_options(client: Connection, options: ParsedOptions) -> None:
-    if "pty" in options and client.terminal:
-        raise Refusal("srun: error: --pty on a terminal is not supported by this fake cluster", BAD)
     if _is_arbitrary(client, options) and not ("SLURM_HOSTFILE" in client.environ and _leaves_layout_open(options)):
         words = "is supported by this fake cluster only with SLURM_HOSTFILE and --ntasks, and without --nodes"
         raise Refusal(f"srun: error: --distribution=arbitrary {words} and --ntasks-per-node", BAD)

@@ -1,0 +1,1 @@
+"""Runs a program beside the ranks of a running job."""
