@@ -161,6 +161,7 @@ class ThisAttempt:
         when = float(awake.replace(",", ".")) if re.match("[0-9]+[.,]?[0-9]*$", awake) else time.time()
         cpus = self.placement.without_gone(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
         about = {"job": job.id, "restart": job.restart, "awake": when, "cpus": cpus, "gpus": gpus}
+        about.update(partition=job.partition, account=environ.get("SLURM_JOB_ACCOUNT", ""))
         self.record.event("started", nodes=self.placement.text, **about)
         self.record.note("setup", self.setup.errors)
         if self.setup.failed:

@@ -144,6 +144,12 @@ def _list(sub: CliParser) -> None:
     sub.add_argument("-n", type=int, dest="limit", metavar="N", help="default: 20 on a terminal, else all; 0: all")
 
 
+def _goodput(sub: CliParser) -> None:
+    sub.add_argument("--since", metavar="WHEN", help="the hours of all runs of this folder since: 30d, 2w, 2026-01-31")
+    sub.add_argument("--all", action="store_true", help="of the runs of other folders, too, by partition and account")
+    sub.add_argument("--csv", action="store_true", help="for spreadsheets: a row for each run and cause")
+
+
 def _logs(sub: CliParser) -> None:
     from clusterdp.cli import logs
 
@@ -350,8 +356,9 @@ VERBS = (
         "goodput",
         verbs.goodput,
         "where its time went: the allocated time of a run, and what interruptions cost",
-        "clusterdp goodput 4242",
+        "clusterdp goodput 4242    clusterdp goodput --since 30d --all",
         ("run", "--json"),
+        _goodput,
     ),
     Verb(
         "plot",

@@ -143,6 +143,16 @@ def why(options: argparse.Namespace) -> int:
 def goodput(options: argparse.Namespace) -> int:
     from clusterdp.operate.account.goodput import show_goodput
 
+    if options.all or options.since or options.csv:
+        from clusterdp.operate.listing.costs import show_costs
+
+        if options.run or options.json:
+            word = "--json" if options.json else options.run
+            raise ConfigError(
+                f"{word}: does not go with --all, --since and --csv, which are for many runs. Leave it out."
+            )
+        show_costs(options.since, options.all, options.csv, sys.stdout, sys.stderr)
+        return 0
     show_goodput(known_run(options.run), sys.stdout, as_json=options.json)
     return 0
 

@@ -20,7 +20,7 @@ from clusterdp.slurm.jobid import is_job_id
 TEXTS = frozenset(
     (
         "event attempt of job name entry backend dir cluster nodes host cause reason error checkpoint phase verdict "
-        "differs"
+        "differs partition account"
     ).split()
 )
 

@@ -63,7 +63,7 @@ EVENTS = {
     # the attempt begins
     "started": Event(
         "batch rank0",
-        "nodes job restart awake cpus gpus pid",
+        "nodes job restart awake cpus gpus partition account pid",
         "The batch program begins the attempt. `awake`: the time at which the script began. `cpus`: in Slurm's form, "
         "by node. `gpus`: of all nodes. `rank0` writes it, with its `pid`, in an attempt without Slurm.",
     ),

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from clusterdp.operate.account.parts import Allocation, Parts, allocations, kept_up_to, own_events, parts_of, told_by
+from clusterdp.operate.account.parts import (
+    NAMES,
+    Allocation,
+    Parts,
+    allocations,
+    kept_up_to,
+    own_events,
+    parts_of,
+    told_by,
+)
 from clusterdp.operate.queue.run_status import RunStatus
 from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.run_history import RunHistory
@@ -95,6 +104,19 @@ def account_of(history: RunHistory, now: float | None = None, ended: Mapping[str
         before = max(before, attempt.last_step or 0)
     total = reduce(Parts.plus, (attempt.parts for attempt in attempts), Parts())
     return RunAccount(tuple(attempts), unit, total, _by_cause(attempts))
+
+
+def since(account: RunAccount, begin: float) -> RunAccount:
+    """Returns the part of an account after the time `begin`. An attempt that began before counts by the share of its
+    time after it."""
+    attempts = []
+    for attempt in account.attempts:
+        place = attempt.place
+        share = min(1.0, max(0.0, (place.end - begin) / place.seconds)) if place.seconds else 0.0
+        parts = Parts(**{each: share * getattr(attempt.parts, each) for each in NAMES})
+        attempts.append(attempt._replace(parts=parts))
+    total = reduce(Parts.plus, (attempt.parts for attempt in attempts), Parts())
+    return RunAccount(tuple(attempts), account.unit, total, _by_cause(attempts))
 
 
 def account_so_far(history: RunHistory, status: RunStatus, now: float) -> RunAccount:

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from clusterdp.errors import ConfigError, SlurmError
+from clusterdp.operate.account.run_account import hours
 from clusterdp.operate.find.find_run import RUNS, is_run
 from clusterdp.operate.find.run_index import NotedRun, noted_runs
 from clusterdp.operate.listing.columns import table
@@ -89,7 +90,19 @@ def list_runs(wanted: Wanted, out: TextIO, err: TextIO, now: float | None = None
     lines = table(runs, [reading.typed(run["run"]) for run in runs], reading.now, width_of(out), colour)
     if reading.more:
         lines.append(colour("dim", f"{reading.more} more; -n 0 lists all"))
+    if wanted.everywhere and (words := _hours_of(runs)):
+        lines.append(colour("dim", f"{words}: `clusterdp goodput --all` shows where"))
     out.write("\n".join(lines) + "\n")
+
+
+def _hours_of(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the hours of all these runs: `69.3 GPU-hours, 1.2 lost`; empty if none is known."""
+    words = []
+    for unit in ("GPU-hours", "core-hours"):
+        rows = [run for run in runs if run["unit"] == unit]
+        whole, lost = (sum(row[key] for row in rows) for key in ("hours", "hours_lost"))
+        words += [f"{hours(whole)} {unit}, {hours(lost)} lost"] if whole else []
+    return "; ".join(words)
 
 
 class Reading:
@@ -280,6 +293,10 @@ def _row_of_sweep(sweep: RunLook, answers: Answers, kept: Summaries, now: float)
     said = ", ".join(f"{count} {word}" for word, count in counts.items())
     as_recorded = any(row["as_recorded"] for row in rows)
     found = summary_of(sweep.history, RunStatus(state, said), now, as_recorded=as_recorded)
+    unit = next((row["unit"] for row in rows if row["unit"]), None)
+    found["unit"] = unit
+    for key in ("hours", "hours_lost"):
+        found[key] = sum(row[key] or 0.0 for row in rows) if unit else None
     return json.dumps({**found, "elements": counts}, separators=(",", ":"))
 
 

@@ -30,7 +30,7 @@ SETTLED_S = 120.0
 # killed.
 SILENT_S = 86400.0
 # Another version of clusterdp may read more from the same folder. Therefore each version ignores the other's file.
-HEADER = f"clusterdp {__version__}, summaries 3".encode()
+HEADER = f"clusterdp {__version__}, summaries 4".encode()
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,14 @@ def summary_of(history: RunHistory, status: RunStatus, now: float, as_recorded: 
     Slurm did not confirm the status. The caller sets `elements`, for a sweep, to the number of elements in each
     state."""
     last = newest(history.attempts)
+    account = account_so_far(history, status, now)
     return {
         **in_brief(history, status),
         "attempt_number": last.number if last else None,
-        "goodput": account_so_far(history, status, now).goodput,
+        "goodput": account.goodput,
+        "unit": f"{account.unit}-hours" if account.unit else None,
+        "hours": account.hours if account.unit else None,
+        "hours_lost": account.lost_hours if account.unit else None,
         "left_s": left_s(history, status, now),
         "as_recorded": as_recorded,
         "elements": None,
