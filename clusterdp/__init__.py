@@ -6,8 +6,9 @@ losing work.
     job = clusterdp.submit("train.yaml", ["params.lr=0.1"])
     job.wait()
 
-`submit_sweep` submits a run for each combination of swept values. `sweep(run)` returns the table of the runs' results,
-as dictionaries. `launch` runs a function in several ranks on this machine, from a script or a notebook. `load` reads a
+`submit_sweep` submits a run for each combination of swept values. `submit_function` and `submit_map` submit a function
+of a script or a notebook, whose return value is Job.result(). `sweep(run)` returns the table of the runs' results, as
+dictionaries. `launch` runs a function in several ranks on this machine, from a script or a notebook. `load` reads a
 file into a Config, without submitting a job. RunDir names the files of a run. Every error is a ClusterdpError. A public
 name is imported when it is first used, so that importing clusterdp is fast.
 
@@ -24,6 +25,7 @@ name is imported when it is first used, so that importing clusterdp is fast.
     rundir/        the run folder: names of its files, and its ledger
     storage/       bytes at a URL
     slurm/         Slurm's commands, variables and texts
+    functions.py   a function as a job
     recipes/       small real trainings
 """
 
@@ -36,6 +38,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from clusterdp.config import Config, load
     from clusterdp.errors import ClusterdpError
+    from clusterdp.functions import submit_function, submit_map
     from clusterdp.operate.sweep.results import sweep
     from clusterdp.rundir import RunDir
     from clusterdp.submission.job import Job
@@ -51,6 +54,8 @@ _WHERE = {
     "launch": "clusterdp.train.process.launch",
     "load": "clusterdp.config",
     "submit": "clusterdp.submission.plan",
+    "submit_function": "clusterdp.functions",
+    "submit_map": "clusterdp.functions",
     "submit_sweep": "clusterdp.submission.sweep.plan",
     "sweep": "clusterdp.operate.sweep.results",
 }
@@ -64,6 +69,8 @@ __all__ = [
     "launch",
     "load",
     "submit",
+    "submit_function",
+    "submit_map",
     "submit_sweep",
     "sweep",
 ]

@@ -38,6 +38,17 @@ def read_plain(path: Path, most: int = MOST) -> bytes:
     return data
 
 
+def read_own(path: Path) -> bytes:
+    """Returns all bytes of a file that will be unpickled. Raises PermissionError unless it is this user's, and no other
+    user can write to it: to unpickle a file is to run its writer's code."""
+    fd = open_plain(path, os.O_RDONLY | os.O_NOFOLLOW)
+    with os.fdopen(fd, "rb") as file:
+        found = os.fstat(fd)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise PermissionError(errno.EPERM, "it is not yours alone, so it is not unpickled", str(path))
+        return file.read()
+
+
 def sync_folder(path: Path) -> None:
     """Makes the names in a folder durable: without this, a power cut can lose the name of a new file whose bytes were
     synced."""

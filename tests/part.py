@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Those of another name, and of parts that nearly all tests import.
 MIRRORS = {
+    "functions": ["e2e/test_functions.py"],
     "slurm": ["slurm_types"],
     "fakeslurm": ["fakeslurm", "slurm_facts"],
     "__main__": ["cli"],

@@ -15,8 +15,7 @@ from clusterdp.cli.parser import CliParser
 EPILOG = """\
   clusterdp init && clusterdp submit train.yaml --cluster local    try it here
   clusterdp submit train.yaml params.lr=0.1 --dry-run              its script
-RUN is a run folder, a job id, or nothing for the latest run of this folder.
-`clusterdp VERB --help` explains a verb, with an example."""
+RUN: a folder, a job id, or nothing: the latest. `clusterdp VERB --help`: more."""
 
 SHARED: dict[str, dict[str, Any]] = {  # arguments that several verbs have; the last word of a key is the argument
     "config": {"metavar": "CFG.yaml", "help": "the config, or the name of an example: digits"},

@@ -16,6 +16,7 @@
         cause                         why the attempt ended, by the batch program of this attempt or of the next one
         exit                          the program's exit code, its run time in seconds, and the time of its end
         error                         of the rank that failed first: node, step, message and rank
+        raised.pkl                    of submit_function(): the error of the first rank that failed, pickled
         mistake                       the same error, in the form that later attempts compare with their own
         avoid                         nodes that later attempts avoid
         saved                         the last step of which this attempt committed a checkpoint
@@ -47,6 +48,7 @@
     cancelled                         exists if the user cancelled the run: no attempt starts any more
     stop                              exists if the user asked the run to save and stop: no attempt starts any more
     told                              messages that were sent (notify:): chain or attempt, event, cause
+    function.pkl result.pkl           of submit_function(): the function and its arguments, and what it returned
     note                              a line of the user's own about the run
 
 Appending from several machines to one file is not atomic on NFS: each writer has its own file. Readers merge the files

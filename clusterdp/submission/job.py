@@ -91,7 +91,7 @@ class Job:
         """Waits for the job, and returns the entry's result on rank 0. Works only with backend: submitit, because
         sbatch returns no result."""
         if self.submitit is None:
-            raise RunError("job.result(): a script only has an exit code. Use backend: submitit, or write a file.")
+            raise RunError("job.result(): a script only has an exit code. Use submit_function(), or write a file.")
         return self.submitit.result()
 
     def _has_finished(self, job: str) -> bool:

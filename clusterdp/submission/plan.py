@@ -41,14 +41,16 @@ class Plan:
     run: RunDir
     code_of: RunDir | None = None  # the run whose snapshot is copied; None: of the submit directory
 
-    def carry_out(self) -> tuple[Job, CodeSnapshot | None]:
-        """Makes the run folder, and submits the run. The folder is removed again if writing its files fails, or if
-        sbatch refuses the script. If sbatch may have accepted the job, the folder stays, because the job needs the
-        folder."""
+    def carry_out(self, function: bytes | None = None) -> tuple[Job, CodeSnapshot | None]:
+        """Makes the run folder, with the pickled `function` of submit_function(), and submits the run. The folder is
+        removed again if writing its files fails, or if sbatch refuses the script. If sbatch may have accepted the job,
+        the folder stays, because the job needs the folder."""
         from clusterdp.submission.send.new_folder import new_folder
 
         with new_folder(self.run, named=bool(self.spec.config.run_dir)) as lock:
             taken = self._write()
+            if function is not None:
+                write_durably(self.run.function, function, mode=0o600)
             return self.send(lock), taken
 
     def send(self, lock: RunLock) -> Job:

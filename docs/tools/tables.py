@@ -42,8 +42,8 @@ EVENTS = {
     "submitted": Event(
         "submit batch",
         "job name entry backend dir folder cluster from_step offset size after",
-        "Slurm has accepted the job. `after`: `[state, folder]` of each run that it follows. `batch` writes it with `job` alone, after a resubmission. `offset` and `size` are "
-        "those of a sweep's array.",
+        "Slurm has accepted the job. `after`: `[state, folder]` of each run that it follows. `batch` writes it with "
+        "`job` alone, after a resubmission. `offset` and `size` are those of a sweep's array.",
     ),
     "submit-in-doubt": Event(
         "submit",
@@ -147,6 +147,7 @@ FILES = {  # the names are those in the docstring of clusterdp.rundir
     "cause": FileUse(f"{BATCH} of this attempt or the next", f"{NEXT}, `status`", "a word, see below"),
     "exit": FileUse(BATCH, f"{NEXT}, `status`", "a line: exit code or `-`, seconds, Unix time"),
     "error": FileUse("first rank to fail", f"{BATCH}, `why`", "four lines: node, step, message, rank"),
+    "raised.pkl": FileUse("first rank to fail", "`Job.result()`", "a pickle; mode 600"),
     "mistake": FileUse(BATCH, NEXT, "three lines: node; step or `-`, and whether within a minute; message"),
     "avoid": FileUse(BATCH, f"{NEXT}, `status`", "words: nodes"),
     "saved": FileUse(f"{RANK0}, {BATCH}", f"{BATCH}, `status`", "a number"),
@@ -182,6 +183,7 @@ FILES = {  # the names are those in the docstring of clusterdp.rundir
     "cancelled": FileUse("`cancel`", f"{BATCH}, ranks", "a line: Unix time"),
     "stop": FileUse("`stop`", f"{BATCH}, ranks", "a line: Unix time"),
     "told": FileUse(BATCH, NEXT, "a line for each message: chain or attempt, event, cause"),
+    "function.pkl result.pkl": FileUse("`submit_function`; rank 0", "ranks; `Job.result()`", "pickles; mode 600"),
     "note": FileUse("`note`", "`note`, `status`, `list`", "text"),
 }
 SWEEP_FILES = {  # the names are those in the docstring of clusterdp.rundir.sweep

@@ -38,7 +38,7 @@ def completed(line: str) -> set[str]:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("clusterdp st", {"status", "stop"}),
+        ("clusterdp st", {"stacks", "status", "stop"}),
         ("clusterdp submit ", {"train.yaml", "runs/", "state/"}),
         ("clusterdp submit train.yaml resources.no", {"resources.nodes=", "resources.nodelist="}),
         ("clusterdp submit train.yaml res", {"resources.", "restart."}),

@@ -32,14 +32,15 @@ def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def blocks(page: Path, language: str | None = None) -> list[Block]:
-    """Returns the blocks of a page in order, without those that are marked `not run` or `tested`."""
+def blocks(page: Path, language: str | None = None, tested: str = "none") -> list[Block]:
+    """Returns the blocks of a page in order, without those that are marked `not run`, or `tested` by another file."""
     text = page.read_text()
     found = []
     for match in FENCE.finditer(text):
         inner = re.sub(rf"^{match['indent']}", "", match["text"], flags=re.M)
         found.append(Block(match["language"], inner, match["before"] or "", text[: match.start()].count("\n") + 1))
-    return [each for each in found if not each.mark and language in (None, each.language)]
+    ours = [each for each in found if not each.mark or f"tested: {tested}" in each.mark]
+    return [each for each in ours if language in (None, each.language)]
 
 
 def commands(page: Path) -> list[str]:

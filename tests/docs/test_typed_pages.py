@@ -17,7 +17,8 @@ from tests.waiting import wait_for
 
 PAGES = {  # page -> what its last commands print
     "after": ["1"],
-    "at_a_rank": ["rank 1 of 2 on n2, in ", "train.py", "Mem:"],
+    "from_submitit": ["'loss': ", "3 done"],
+    "at_a_rank": ["rank 1 of 2 on n2, in ", "rank 1 on n2, process", "Mem:"],
 }
 
 BESIDE = ("clusterdp stacks", "clusterdp exec")
@@ -38,13 +39,14 @@ def typed(line: str, folder: Path, environ: dict[str, str]) -> subprocess.Comple
 
     if not line.startswith(BESIDE):
         return run()
-    return wait_for(line, lambda: done if (done := run()).returncode == 0 else None, 60)  # until the ranks run
+    wait_for(line, lambda: run().returncode == 0, 60)  # until the ranks run
+    return run()
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page_is_typed_whole(page: str, tmp_path: Path, environ: dict[str, str]) -> None:
     said = ""
-    for block in blocks(ROOT / f"docs/{page}.md"):
+    for block in blocks(ROOT / f"docs/{page}.md", tested="tests/docs/test_typed_pages.py"):
         first, _, rest = block.text.partition("\n")
         if block.language in ("yaml", "python") and first.startswith("# ") and " " not in first[2:]:
             (tmp_path / first[2:]).write_text(rest)

@@ -49,7 +49,7 @@ class SweepPlan:
             raise ConfigError("after: each: is for sweeps of one array, and this one has several. Leave out `each:`.")
         return options_after(self.spec.config, len(self.sweep.elements))
 
-    def carry_out(self) -> tuple[SentSweep, CodeSnapshot | None]:
+    def carry_out(self, functions: Sequence[bytes] = ()) -> tuple[SentSweep, CodeSnapshot | None]:
         """Makes the folders of the sweep, and submits the arrays. If sbatch refuses the first array, the folders are
         removed again."""
         from clusterdp.submission.send.new_folder import new_folder
@@ -57,6 +57,8 @@ class SweepPlan:
 
         with new_folder(self.folder.files, named=bool(self.spec.config.run_dir)) as lock:
             taken = write_folder(self)
+            for number, function in enumerate(functions):  # those of submit_map(), pickled
+                write_durably(self.folder.element(number).function, function, mode=0o600)
             return submit_arrays(self, lock), taken
 
 

@@ -79,7 +79,7 @@ class Launcher:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        self.send("error", (_pickled(error), said, text, follows(error)))
+        self.send("error", (pickled(error), said, text, follows(error)))
         while True:
             signal.pause()
 
@@ -112,7 +112,7 @@ def main() -> NoReturn:
     if ending.outcome != "done":
         why = f"{ending.outcome} ({ending.reason})"
         launcher.fail(RunError(f"{settings.run_dir}: the run has ended as {why}. Use another run_dir."))
-    result = b"" if launcher.rank or ending.result is None else _pickled(ending.result)
+    result = b"" if launcher.rank or ending.result is None else pickled(ending.result)
     if result is None:
         launcher.fail(
             TrainError(
@@ -134,7 +134,7 @@ def _leave(code: int) -> NoReturn:
     leave_now(code)
 
 
-def _pickled(value: Any) -> bytes | None:
+def pickled(value: Any) -> bytes | None:
     import cloudpickle
 
     try:
