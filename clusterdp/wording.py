@@ -53,6 +53,12 @@ def unit_of(key: str) -> str:
     return next((word for end, word in (("_s", "seconds"), ("_mb", "megabytes")) if key.endswith(end)), "")
 
 
+def shares_of(count: int, ranks: int) -> str:
+    """Returns how many of `count` each rank has if they are shared as equally as possible: `2`, or `3 or 2`."""
+    few, more = divmod(count, ranks)
+    return f"{few + 1} or {few}" if more else str(few)
+
+
 def counted(number: int, what: str) -> str:
     """Returns a number with its noun: `1 step`, `3 steps`."""
     return f"{number} {what}" + ("" if number == 1 else "s")

@@ -87,12 +87,12 @@ TABLES = {"operate/why/signatures.py"}  # data, which may be longer
 # The lines that each part may have: they may only fall. Who needs more says in the commit what the lines buy.
 MOST_LINES = {
     "batch": 5400,
-    "check": 3300,
+    "check": 3350,
     "checkpoint": 7400,
     "cli": 2150,
-    "config": 2600,
+    "config": 2650,
     "fakeslurm": 17250,
-    "operate": 11150,
+    "operate": 11250,
     "recipes": 700,
     "rehearse": 7850,
     "rundir": 700,
@@ -100,7 +100,7 @@ MOST_LINES = {
     "storage": 1460,
     "submission": 3200,
     "top": 650,
-    "train": 16450,
+    "train": 17100,
 }
 
 PARTS = {path.stem for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}

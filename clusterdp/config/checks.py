@@ -22,9 +22,9 @@ SIGNALS = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TT
 LEAST_STEPS = 6  # the measurement leaves out the first 5 steps
 AT_LEAST = {  # minimum -> the keys that may not be smaller
     1: "resources.nodes resources.cpus_per_task resources.tasks_per_node snapshot.max_mb local.cpus_per_node "
-    "train.accumulate train.max_steps profile.trace.steps checkpoint.keep_last checkpoint.every_steps "
-    "checkpoint.keep_every checkpoint.timeout_s restart.max_attempts restart.chain sweep.samples sweep.parallel "
-    "rehearse.steps",
+    "train.accumulate train.global_batch_size train.max_steps profile.trace.steps checkpoint.keep_last "
+    "checkpoint.every_steps checkpoint.keep_every checkpoint.timeout_s restart.max_attempts restart.chain "
+    "sweep.samples sweep.parallel rehearse.steps",
     0: "resources.spare_nodes restart.max_crashes restart.max_no_progress restart.from_step restart.warm_after_s "
     "checkpoint.max_failures "
     "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s checkpoint.memory_s rehearse.may_lose "
@@ -147,6 +147,12 @@ def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
     t = c.train
     if t.clip_norm is not None and t.clip_value is not None:
         yield "train.clip_value", "gradients are clipped by norm or by value, not both", "Keep one"
+    if t.global_batch_size is not None and t.accumulate != 1:
+        problem = "train.global_batch_size says how many batches a step of the optimizer has"
+        yield "train.accumulate", problem, "Leave one of the two out"
+    if t.global_batch_size is not None and t.ddp.get("static_graph"):
+        problem = "does not go with train.global_batch_size, where ranks may make different numbers of passes"
+        yield "train.ddp.static_graph", problem, "Leave it out"
     if t.compile is not None and not isinstance(t.compile, (bool, dict)):
         remedy = "Write true, or e.g. {mode: max-autotune}"
         yield "train.compile", f"{t.compile!r} is neither true nor arguments", remedy

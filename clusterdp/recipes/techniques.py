@@ -40,7 +40,7 @@ def main(
     optimizer = torch.optim.SGD(model.parameters(), lr=batch.scaled_lr(lr, reference=32, rule="sqrt"), momentum=0.9)
     job.amp.adopt(optimizer)
     loader = job.loader(train_set, batch_size, drop_last=True)
-    steps = epochs * -(-len(loader) // job.train.accumulate)
+    steps = job.steps(loader, epochs)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(steps // 10, steps))
     ema = Ema(model, ema_decay, amp=job.amp) if ema_decay is not None else None
     nan_guard = job.nan_guard(model)

@@ -131,11 +131,13 @@ class JobHandle:
         return NanGuard(model, self.group, on_nan, step=lambda: self.step + 1) if on_nan is not None else None
 
     def batch_size(self, per_rank: int) -> BatchSize:
-        """Returns the size of a step's global batch: over all ranks, and over the config's train.accumulate. Rank 0
-        prints the size."""
+        """Returns the size of a step's global batch: over all ranks, and over the config's train.accumulate; or
+        train.global_batch_size, as that of one rank. Rank 0 prints the size."""
         from clusterdp.train.optim.batch_size import BatchSize
 
         batch = BatchSize(per_rank, self.world_size, self.train.accumulate)
+        if (whole := self.train.global_batch_size) is not None:
+            batch = BatchSize.of_total(whole, 1, accumulate=max(1, whole // per_rank))
         if self.rank == 0:
             say(f"clusterdp: {batch}")
         return batch
@@ -167,6 +169,14 @@ class JobHandle:
         own = {"shuffle": shuffle, "drop_last": drop_last, "sampler": sampler, "seed_samples": seed_samples}
         return make_loader(self.this_rank, dataset, batch_size, **own, **options)  # type: ignore[arg-type]
 
+    def steps(self, loader: Any, epochs: int) -> int:
+        """Returns how many steps of the optimizer so many epochs of a job.loader() have, for a learning-rate schedule.
+        With train.global_batch_size, the number is the same on any number of ranks, unlike that of len(loader).
+        Raises ConfigError if the loader has no length."""
+        from clusterdp.train.loop.micro_batches import steps_of
+
+        return epochs * steps_of(loader, self.this_rank, self.train)
+
     def loop(
         self,
         loader: Iterable[Batch],
@@ -192,6 +202,7 @@ class JobHandle:
         moved to this rank's device during the current step. If move is a function, it also transforms each batch on the
         device, for example to normalised floats. See Prefetcher. max_steps: the loop ends after this step (batch), like
         the run after train.max_steps, and leaves out the rest of the epoch. limit_batches: an epoch's most batches.
+        With train.global_batch_size, both count steps of the optimizer, whose batches are micro-batches.
         forget: the names of variables of the program that begin anew in each attempt; see Variables.
         """
         check_can_be_read_again("loader", loader, epochs if epochs < sys.maxsize else 1)
@@ -209,6 +220,7 @@ class JobHandle:
         every = {"every_steps": every_steps, "every_s": every_s}
         limits: dict[str, Any] = {"max_steps": max_steps, "limit_batches": limit_batches}
         phase: dict[str, Any] = {"name": name, "continues": continues, "forget": forget, **limits}
+        phase["global_batch_size"] = self.train.global_batch_size
         return Loop(self.phases, loader, state, epochs=epochs, accumulate=accumulate, move=move, **every, **phase)  # type: ignore[arg-type]
 
     def checkpointer(self, state: Mapping[str, Any], *, beside: str | None = None) -> Checkpointer | None:

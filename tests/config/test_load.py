@@ -139,6 +139,15 @@ def test_too_deeply_nested_config_of_a_run_folder_is_refused(tmp_path: Path, tex
         (MINIMAL + "train: {amp: {level: O4}}\n", "train.amp.level: 'O4' is none of O0, O1, O2, O3, bf16"),
         (MINIMAL + "train: {amp: {scale: 2}}\n", "cfg.yaml:2: train.amp.scale: there is no such key."),
         (MINIMAL + "train: {accumulate: 0}\n", "train.accumulate: 0 is less than 1."),
+        (MINIMAL + "train: {global_batch_size: 0}\n", "train.global_batch_size: 0 is less than 1."),
+        (
+            MINIMAL + "train: {global_batch_size: 32, accumulate: 2}\n",
+            "train.accumulate: train.global_batch_size says how many batches a step of the optimizer has. Leave one",
+        ),
+        (
+            MINIMAL + "train: {global_batch_size: 32, ddp: {static_graph: true}}\n",
+            "train.ddp.static_graph: does not go with train.global_batch_size",
+        ),
         (MINIMAL + "train: {clip_norm: 1, clip_value: 1}\n", "train.clip_value: gradients are clipped by norm or by"),
         (MINIMAL + "train: {compile: fast}\n", "train.compile: 'fast' is neither true nor arguments."),
         (MINIMAL + "train: {fsdp: {units: [A]}}\n", "train.fsdp: has no effect where train.strategy is ddp."),

@@ -155,7 +155,7 @@ def test_compiled_model_logs_evaluates_and_resumes(start: Start, device: torch.d
             optimizer.step()
             optimizer.zero_grad()
             loop.log(loss=loss)
-            kept.append(loop._logged["loss"])
+            kept.append(loop.windows._logged["loss"])
             if loop.step == 25:
                 loop.save()
                 break

@@ -44,3 +44,17 @@ def test_batch_size_0_is_refused() -> None:
 def test_job_batch_size_prints_the_global_batch(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
     job.batch_size(8)
     assert capsys.readouterr().out == "clusterdp: batch: 8 a rank x 1 rank = 8\n"
+    job.train.global_batch_size = 32
+    assert job.batch_size(8).total == 32
+
+
+def test_job_steps_counts_steps_of_the_optimizer(job: JobHandle) -> None:
+    loader = job.loader(range(99), 8)  # type: ignore[arg-type]  # 13 batches
+    assert job.steps(loader, 2) == 26
+    job.train.accumulate = 4
+    assert job.steps(loader, 2) == 8
+    job.train.accumulate, job.train.global_batch_size = 1, 32
+    assert job.steps(loader, 2) == 8
+    assert job.steps(job.loader(range(99), 8, drop_last=True), 2) == 6  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a generator has no length"):
+        job.steps((batch for batch in [1]), 2)

@@ -88,3 +88,18 @@ def test_schedule_for_other_steps_is_reported_at_the_restore(
     assert "state.scheduler" not in attempt(0, 4) + attempt(1, 4)
     said = attempt(2, 2)
     assert "state.scheduler" not in said if told is None else told in said
+
+
+def test_schedule_made_for_the_batches_of_a_rank_is_reported(
+    job: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.train.global_batch_size = 8
+    loader = job.loader(DATA, 2)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    for steps, says in ((2 * len(loader), True), (job.steps(loader, 2), False)):
+        handle = JobHandle(job._settings, job.group, job.stop_signal, "1.0")
+        scheduler = lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        loop = handle.loop(loader, {"scheduler": scheduler, "optimizer": optimizer}, epochs=2)
+        next(iter(loop))
+        told = "CosineAnnealingLR's T_max is 16, as epochs x len(loader) on this number of ranks. The run has 4 steps"
+        assert (told in capsys.readouterr().err) is says

@@ -55,7 +55,16 @@ def test_stop_reaches_ranks_already_finished_with_their_items(tmp_path: Path) ->
 def test_flag_exchange_combines_set_flags_and_takes_the_lowest_save_progress(tmp_path: Path) -> None:
     with running(tmp_path, programs.flags_and_numbers) as ranks:
         answers = ranks.answers
-    flags = {"user": False, "term": False, "time": False, "save": True, "copy": False, "enough": False, "busy": True}
+    flags = {
+        "user": False,
+        "term": False,
+        "time": False,
+        "save": True,
+        "copy": False,
+        "metrics": False,
+        "enough": False,
+        "busy": True,
+    }
     assert answers == [[None, flags, 10, False]] * 4
 
 

@@ -16,6 +16,7 @@ from clusterdp.train.argument_names import checked
 from clusterdp.train.data.streams import mixed_seed, scratch_streams, seed_streams, seeded
 
 if TYPE_CHECKING:
+    from clusterdp.train.data.global_batch import GlobalBatch
     from clusterdp.train.ranks.group import Group
 
 CHUNK = 65_536  # indices that become Python ints at a time: all of a billion at once would take 36 GB
@@ -51,6 +52,7 @@ class ResumableSampler(Sampler[Any]):
             raise ValueError(f"rank: {self.rank} is not in 0..{self.world_size - 1}. Pass the rank among world_size.")
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.epoch = self.consumed = 0
+        self.global_batch: GlobalBatch | None = None  # the steps in which the ranks share the samples
         self.numbered = False  # yield (place, index), for an order in which an index may come twice (SeededDataset)
         self._orders: Sampler[int] | None = None  # another sampler, which draws the order
         self._drawn: torch.Tensor | None = None  # the order of this epoch by the other sampler, which may change
@@ -77,9 +79,12 @@ class ResumableSampler(Sampler[Any]):
     def total(self) -> int:
         """Samples that all ranks together see in this epoch: `size`, padded or cut to a multiple of the ranks.
 
-        After a resume in the middle of the epoch, only the rest of the epoch is padded or cut.
+        After a resume in the middle of the epoch, only the rest of the epoch is padded or cut. With a global batch,
+        nothing is padded, and the epoch is cut to whole steps.
         """
         left = max(0, self.size - self.consumed)
+        if self.global_batch is not None:
+            return self.consumed + self.global_batch.used(left)
         over = left % self.world_size
         if over == 0 or self.consumed >= self.size:
             return max(self.size, self.consumed)
@@ -92,18 +97,26 @@ class ResumableSampler(Sampler[Any]):
     @property
     def left(self) -> int:
         """The number of this rank's samples from the position to the end of the epoch."""
-        return (self.total - self.consumed) // self.world_size
+        return len(self._places())
+
+    def _places(self) -> range | torch.Tensor:
+        """Returns where this rank's samples are in the epoch's order, from the position on."""
+        if self.global_batch is not None:
+            return self.consumed + self.global_batch.places(max(0, self.size - self.consumed))
+        return range(self.consumed + self.rank, self.total, self.world_size)
 
     def __iter__(self) -> Iterator[Any]:
-        places = range(self.consumed + self.rank, self.total, self.world_size)
+        places = self._places()
         share = self.share()
         for chunk in range(0, len(share), CHUNK):
             indices = share[chunk : chunk + CHUNK].tolist()
-            yield from zip(places[chunk : chunk + CHUNK], indices, strict=True) if self.numbered else indices
+            yield from zip(map(int, places[chunk : chunk + CHUNK]), indices, strict=True) if self.numbered else indices
 
     def share(self) -> torch.Tensor:
         """Returns this rank's indices from the position to the end of the epoch, all at once."""
         order = self._order()
+        if self.global_batch is not None:
+            return order[self._places()]
         if self.total > self.size:  # samples from the start of the order are the padding
             order = torch.cat([order, order[torch.arange(self.size, self.total) % self.size]])
         return order[self.consumed + self.rank : self.total : self.world_size]
@@ -133,13 +146,17 @@ class ResumableSampler(Sampler[Any]):
         return order
 
     def samples(self, consumed: int, count: int) -> list[int]:
-        """Returns at most the next `count` indices of this rank, after `consumed` samples of the epoch."""
+        """Returns at most the next `count` indices of this rank, after `consumed` samples of the epoch. With a global
+        batch, those of the next samples."""
+        if self.global_batch is not None:
+            return self._order()[consumed : consumed + count].tolist()
         places = consumed + self.rank + self.world_size * torch.arange(count)
         return list(map(int, self._order()[places[places < self.total] % self.size]))
 
     def advance(self, samples: int) -> None:
-        """Counts `samples` on which each rank has trained."""
-        self.consumed = min(self.consumed + samples * self.world_size, self.total)
+        """Counts `samples` on which each rank has trained; with a global batch, a step."""
+        done = samples * self.world_size if self.global_batch is None else self.global_batch.samples
+        self.consumed = min(self.consumed + done, self.total)
 
     def set_epoch(self, epoch: int) -> None:
         """Moves the position to the start of an epoch. If this epoch is already the current one, the position stays."""

@@ -147,6 +147,7 @@ class Batches(Generic[Batch]):
             known = place.epochs < sys.maxsize
             of, more = (f" of {place.epochs}", f"more epochs than {place.epochs}") if known else ("", "more steps")
             say(f"clusterdp: the training was ended early, after epoch {place.last}{of}: {more} go on from there.")
+        place.check_unit()
         same_ranks, shares = ranks == self.rank.world_size, self.rank.world_size * place.accumulate
         was, now = place.saved_global_batch, place.global_batch * place.accumulate
         if was != now and self.is_global:

@@ -17,14 +17,14 @@ from clusterdp.train.argument_names import check_counts, checked_class
 from clusterdp.train.data.even_batches import same_number
 from clusterdp.train.data.loader_defaults import check_can_be_read
 from clusterdp.train.hang import page
-from clusterdp.train.loop.batches import Batches
-from clusterdp.train.loop.graph_watch import GraphWatch, detached
+from clusterdp.train.loop.micro_batches import batches_of
 from clusterdp.train.loop.place import ENTER, LEAVE, OVER, QUIT, Place
 from clusterdp.train.loop.position import Epoch
 from clusterdp.train.loop.save_schedule import CHECKPOINT, SaveSchedule
 from clusterdp.train.loop.variables import BATCHES, EPOCHS, Variables
+from clusterdp.train.loop.window import window_of
 from clusterdp.train.optim.open_window import OpenWindow
-from clusterdp.train.parallel.ddp import DdpModels, check_never_skips
+from clusterdp.train.parallel.ddp import DdpModels, check_never_skips, hook_states
 from clusterdp.train.profile.stopwatch import report_times
 from clusterdp.train.ranks.shared_flags import Agreed
 
@@ -59,8 +59,8 @@ class Loop(Generic[Batch]):
                 optimizer.step()
                 optimizer.zero_grad()
 
-    Checkpoints hold no gradients: the run stops and saves between two windows, never within one. The loop also detects
-    windows if accumulate= is not set, and delays a stop or a save to the end of the window: see OpenWindow.
+    Checkpoints hold no gradients: the run stops and saves between two windows, also those that the loop detects without
+    accumulate= (see OpenWindow). With train.global_batch_size, `step` counts windows.
     """
 
     def __init__(
@@ -79,22 +79,23 @@ class Loop(Generic[Batch]):
         forget: Collection[str] = (),
         name: str = "",
         continues: Loop[Any] | None = None,
+        global_batch_size: int | None = None,
     ):
         self._phases, self._rank, self._record = phases, phases.rank, phases.record
         self.name, self.continues, self.forget = name, continues, forget
         self.announces = True  # whether each rank prints its share of the samples
-        self.batches = Batches(phases.rank, loader, move, phases.stopwatch.lap, limit=limit_batches)
+        lap, limit = phases.stopwatch.lap, limit_batches
+        self.batches = batches_of(global_batch_size)(phases.rank, loader, move, lap, limit=limit)
         self.position = self.batches.position
         self.position.epochs, self.position.limit, self.position.accumulate = epochs, max_steps or 0, accumulate
         self.total_epochs, self.max_steps, self.limit = epochs, max_steps, sys.maxsize  # limit: of the steps
         check_counts(accumulate=accumulate, max_steps=max_steps, limit_batches=limit_batches)
         check_never_skips(state)
         check_held(state)
-        self.accumulate = self.window = accumulate  # window: number of batches in the current window
         self.place = Place(self.position, can_be_left=self.batches.can_be_left)
         self.models = DdpModels(state)
-        hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
-        kept = {**state, **{name: hook for name, hook in hooks.items() if hook is not None}}
+        self.windows = window_of(self.batches, accumulate, state, self.models, phases.record)
+        kept = {**state, **hook_states(state)}
         self.variables = Variables(state, loader, self.position, phases.rank, forget)
         self.batches.state["loop_variables"] = self.variables
         self.state = self.batches.with_state(kept)
@@ -102,9 +103,7 @@ class Loop(Generic[Batch]):
         self.saves = saves(lambda: {"epoch": self.epoch, "total": self.total_steps}, every_steps, every_s, kept, loader)
         self._enough = False  # whether this rank has called end()
         self.between: Callable[[], bool] | None = None  # called between two steps; returns whether time passed
-        self._logged: dict[str, Any] = {}
-        self._graphs = GraphWatch()
-        self._open_window = OpenWindow(state if accumulate == 1 else {})
+        self._open_window = OpenWindow(state if accumulate == 1 and global_batch_size is None else {})
         self._stopping: str | None = None  # the reason to stop at the end of the window
         self._due = 0  # what is saved at the end of the window
         self.total_steps: int | None = None  # number of steps of the whole loop; None before the loop has begun
@@ -128,9 +127,14 @@ class Loop(Generic[Batch]):
         return self.position.epoch
 
     @property
+    def window(self) -> float:
+        """The divisor for the loss of the current batch, a mean: see Window.divisor()."""
+        return self.windows.divisor()
+
+    @property
     def window_ends(self) -> bool:
         """Whether the current batch is the last of its window, after which the optimizer steps."""
-        return self.place.in_window + 1 == self.window
+        return self.windows.ends(self.place.in_window)
 
     @property
     def over(self) -> bool:
@@ -140,8 +144,7 @@ class Loop(Generic[Batch]):
     def samples(self) -> Callable[[], list[int]] | None:
         """A function that returns the indices of the current batch; None if they are unknown. Pass this function to
         NanGuard.watch(loss, loop.samples). A call takes as long as the start of an epoch."""
-        sampler = self.batches.sampler
-        return partial(sampler.samples, sampler.consumed, self.batches.batch_size) if sampler is not None else None
+        return self.windows.samples(self.place.in_window)
 
     def __iter__(self) -> Iterator[Batch]:
         for epoch in self.epochs():
@@ -171,11 +174,8 @@ class Loop(Generic[Batch]):
         self._phases.finish(self)
 
     def log(self, **values: Any) -> None:
-        """Logs numbers of this step. Only rank 0's numbers are kept. Tensors stay on their device, without graphs."""
-        if self._rank.is_first:
-            for name, value in values.items():
-                self._graphs.look(name, value)
-                self._logged[name] = detached(name, value)
+        """Logs rank 0's numbers of this step; with a global batch, the means over all its samples, on all ranks."""
+        self.windows.log(values)
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields items that are not training batches, on all ranks, and reads the shared flags between them. Ranks may
@@ -230,9 +230,7 @@ class Loop(Generic[Batch]):
         try:
             for batch in batches:
                 lap("data")
-                if self.accumulate > 1 and place.in_window == 0:
-                    self.window = min(self.accumulate, self.batches.left or self.accumulate)
-                self.saves.witness.batch(batch)
+                self.saves.witness.batch(batch, *self.windows.enter(place.in_window))
                 place.move(ENTER)
                 yield batch
                 self._close_step()
@@ -256,17 +254,19 @@ class Loop(Generic[Batch]):
 
     def _count_step(self) -> bool:
         """Counts the batch, if one is to be counted. Returns whether its window has ended."""
-        if not self.place.count(self.window):
+        if not self.place.count(self.windows.size):
             return False
         position, watch = self.position, self._phases.stopwatch
         watch.lap("step")  # the rest of the step, which has no lap of its own
+        if not self.windows.closes_step(self.place.in_window):
+            return False
         self.batches.advance()
         self._open_window.close_step()
         watch.page[page.STEP] = step = self.first + position.step
         total = self.total_steps + self.first if self.total_steps is not None else None
-        self._record.step_done(step, total, position.epoch, self._logged)
-        self.saves.witness.step(self._logged)
-        self._logged = {}
+        values = self.windows.values(watched=self.saves.witness.is_watching)
+        self._record.step_done(step, total, position.epoch, values)
+        self.saves.witness.step(values or {})
         watch.step()
         return not self.place.in_window
 
@@ -284,7 +284,7 @@ class Loop(Generic[Batch]):
             position.at_limit, self.total_steps = True, self.step
         elif self._enough and self._rank.world_size == 1:
             position.last, self.total_steps = last, self.step  # ends the loop, on all ranks
-        self._due |= self.saves.due(position.step, agreed, self.window)
+        self._due |= self.saves.due(position.step, agreed, self.windows.steps)
         if (self._stopping or self._due) and not self._open_window.put_off(self._rank.group):
             if self._stopping:
                 self._phases.stop(self._stopping, self)
@@ -299,6 +299,7 @@ class Loop(Generic[Batch]):
 
     def _apply(self, agreed: Agreed, last: int) -> None:
         self.saves.note_progress(agreed)
+        self.windows.ask_for_values(agreed["metrics"])
         self._stopping = self._stopping or agreed.stop
         if agreed["enough"]:
             self.position.last, self.total_steps = last, self.step
@@ -316,4 +317,4 @@ class Loop(Generic[Batch]):
     def _between_windows(self, call: str) -> None:
         with page.as_before():  # the step may have ended long ago: closing it must not change the phase
             self._close_step()
-        self.place.check_window_ended(call, self.window)
+        self.place.check_window_ended(call, self.windows.size)

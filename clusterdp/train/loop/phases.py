@@ -92,7 +92,7 @@ class Phases:
         requested since the last loop."""
         batches, position, rank, profile = loop.batches, loop.position, self.rank, self.profile
         batches.measure()
-        if loop.accumulate > 1 and batches.per_epoch is None:
+        if loop.position.accumulate > 1 and batches.per_epoch is None:
             raise ConfigError(
                 "accumulate: the loader has no length, so it is not known which batch ends an epoch's last window. "
                 "Give its data set a __len__."
@@ -104,11 +104,13 @@ class Phases:
             loop.restored = self._restore(loop)
         loop.models.begin(rank.world_size)
         if loop.announces and loop.continues is None and not position.finished:
-            batches.say_share(str(loop) if loop.name else "", loop.accumulate)
+            batches.say_share(str(loop) if loop.name else "", loop.position.accumulate)
         most = sys.maxsize if self.max_steps is None else self.max_steps - loop.first
         loop.limit = min(loop.max_steps or sys.maxsize, most)
         loop.total_steps = batches.steps_in_all(loop.limit, None if profile is None else profile.steps)
-        schedules.say(loop.restored if rank.is_first else None, loop.total_steps, loop.accumulate)
+        schedules.say(loop.restored if rank.is_first else None, loop.total_steps, loop.position.accumulate)
+        if position.micro_batch and rank.is_first:
+            schedules.say_made(loop.total_epochs * len(batches.loader), loop.total_steps)  # type: ignore[arg-type]
         self.stopwatch.page[page.FIRST] = loop.first + loop.step
         if profile is not None:
             profile.begin(loop.state)
@@ -141,6 +143,8 @@ class Phases:
             stateful.check(loop.state)  # as on the cluster
             return
         loop.saves.checkpointer.begin(loop.name, loop.state, loop.first)
+        if loop.position.micro_batch:
+            loop.saves.checkpointer.on_other_ranks = "the samples and the random numbers of each step are the same"
         if self.rank.is_first:
             state = {name: part for name, part in loop.state.items() if name not in loop.batches.state}
             loop.saves.forgotten = Forgotten(state, loop.batches.loader, loop.variables.older, loop.forget)
@@ -164,18 +168,26 @@ class Phases:
         why = [*batches.resumed(restored.world_size), *loop.models.why_not_exact()]
         restored = replace(restored, exact=restored.exact and not why, differences=(*restored.differences, *why))
         told: dict[str, Any] = {} if restored.exact else {"inexact": "; ".join(restored.differences)}
+        if restored.world_size != self.rank.world_size:
+            place, ranks = loop.position, self.rank.world_size
+            told |= {"ranks": ranks, "saved_by": restored.world_size}
+            told |= {"samples": place.global_batch * place.accumulate, "saved_samples": place.saved_global_batch}
         told |= {**({"memory": True} if restored.from_memory else {}), **record.phase_field}
         record.event("restored", step=restored.step, checkpoint=restored.token, **told)
         return restored
 
+    def _restore_rng(self, loop: Loop[Any]) -> None:
+        if loop.saves.restore_rng() and loop.restored is not None:
+            loop.windows.resumed(loop.restored.world_size)
+
     def begin_epoch(self, loop: Loop[Batch]) -> Iterator[Batch]:
         """Returns an iterator over the rest of the loop's epoch."""
         if loop.position.batch == 0:
-            loop.saves.restore_rng()  # no iterator of this epoch has drawn random numbers yet
+            self._restore_rng(loop)  # no iterator of this epoch has drawn random numbers yet
         self.record.time.turn("steps")
         self.stopwatch.begin(loop.first + loop.step)
         batches = loop.batches.open()
-        loop.saves.restore_rng()
+        self._restore_rng(loop)
         if loop.restored is not None and loop.batches.differs is not None:
             differences = (*loop.restored.differences, f"loader: {loop.batches.differs}")
             loop.restored, loop.batches.differs = replace(loop.restored, exact=False, differences=differences), None
@@ -193,16 +205,18 @@ class Phases:
         """Saves the loop that is at work, if there is one, and stops the job. Collective."""
         self.record.event("signal", name=self.rank.why_stopped(reason), step=self.record.step)
         if loop is not None:
+            loop.windows.write()
             loop.save()
             rest = None if loop.position.ended else loop.batches.opened
-            loop.saves.witness.stop(rest, self.stopwatch.data_s)
+            loop.saves.witness.stop(rest, self.stopwatch.data_s, loop.windows.next_number())
             self._close(loop)
         self.record.stopped(reason)
         raise Stopped(reason, self.record.step)
 
     def finish(self, loop: Loop[Any]) -> None:
         """Saves the end of a loop. Collective."""
-        loop.saves.restore_rng()
+        self._restore_rng(loop)
+        loop.windows.write()
         loop.models.check_exchanged(self.rank.group)
         self.rank.flags.drain()
         self.rank.flags.set("enough", False)

@@ -1,4 +1,5 @@
-"""Position: the progress of the training, counted in batches that the loop has finished, not in fetched batches.
+"""Position: the progress of the training, counted in batches that the loop has finished, not in fetched batches. With
+a global batch, steps of the optimizer are counted in their place.
 
 This module also has the state of loaders without a ResumableSampler.
 """
@@ -11,12 +12,13 @@ from typing import Any, Generic, TypeVar
 
 from clusterdp.checkpoint.state import rng
 from clusterdp.checkpoint.state.generators import generators_of, set_states, states_of
-from clusterdp.errors import ConfigError
+from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.data.batch_mark import LastBatch
 from clusterdp.train.data.loader_identity import facts
 
 Batch = TypeVar("Batch")
-SAVED = "step epoch batch ended epochs limit last continued global_batch accumulate left"  # attributes of a Position
+# attributes of a Position
+SAVED = "step epoch batch ended epochs limit last continued global_batch accumulate micro_batch left"
 
 
 class Position:
@@ -38,11 +40,26 @@ class Position:
         self.left: int | None = None  # batches after which the program left the previous epoch early; else None
         self.global_batch = global_batch  # number of samples that all ranks together take in a batch; 0 if unknown
         self.accumulate = 1  # batches in a step of the optimizer
+        self.micro_batch = 0  # samples of a micro-batch, where steps of the optimizer are counted, not batches; else 0
         self.saved_global_batch = global_batch  # samples in the optimizer's steps of the restored checkpoint
+        self.saved_accumulate, self.saved_micro_batch = 1, 0  # of the restored checkpoint
 
     def advance(self) -> None:
         self.step += 1
         self.batch += 1
+
+    def check_unit(self) -> None:
+        """Raises StateError if the restored checkpoint counts batches, and this loop steps of the optimizer, or the
+        reverse."""
+        was, now = self.saved_micro_batch, self.micro_batch
+        accumulated = self.accumulate if was else self.saved_accumulate
+        if bool(was) != bool(now) and accumulated > 1:
+            steps = "steps of the optimizer", f"batches, of which {accumulated} make a step"
+            raise StateError(
+                f"train.global_batch_size: the checkpoint counts {steps[not was]}, and this attempt would count "
+                f"{steps[bool(was)]}. {'Set it again' if was else 'Leave it out'}; or begin a new run with "
+                "checkpoint.start_from."
+            )
 
     @property
     def finished(self) -> bool:
@@ -92,7 +109,9 @@ class Position:
         if self.last is not None and (more_epochs or self.limit > state.get("limit", self.limit)):
             self.continued = self.last
             self.last = None
-        self.saved_global_batch = state["global_batch"] * state.get("accumulate", self.accumulate)
+        self.saved_accumulate = state.get("accumulate", self.accumulate)
+        self.saved_micro_batch = state.get("micro_batch", 0)
+        self.saved_global_batch = state["global_batch"] * self.saved_accumulate
 
 
 class Epoch(Generic[Batch]):

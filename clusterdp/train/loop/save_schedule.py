@@ -99,11 +99,13 @@ class SaveSchedule:
         assert self.checkpointer is not None
         self.witness.restored(self.checkpointer.token + (MEMORY if restored.from_memory else ""), restored)
 
-    def restore_rng(self) -> None:
-        """Restores the random state of a restore, once, after iter(loader), which draws from torch's global stream."""
-        if self._rng_waits and self.checkpointer is not None:
+    def restore_rng(self) -> bool:
+        """Restores the random state of a restore, once, after iter(loader), which draws from torch's global stream.
+        Returns whether it did."""
+        waited, self._rng_waits = self._rng_waits and self.checkpointer is not None, False
+        if waited and self.checkpointer is not None:
             self.checkpointer.restore_rng()
-        self._rng_waits = False
+        return waited
 
     def _moment(self, step: int) -> Moment:
         return step, self._meta()["epoch"]

@@ -53,6 +53,18 @@ class Schedules:
         for line in self._differences(restored.meta.get("total"), steps, accumulate) if restored is not None else ():
             say(f"clusterdp: {line}")
 
+    def say_made(self, batches: int, steps: int | None) -> None:
+        """Prints which schedules the program has made for the number of this rank's batches, `batches`, in the place of
+        that of the run's steps, which is another one."""
+        for name, lengths in self._made.items():
+            for kind, length in lengths:
+                if steps is not None and length == batches != steps:
+                    say(
+                        f"clusterdp: state.{name}: its {kind} is {length}, as epochs x len(loader) on this number of "
+                        f"ranks. The run has {steps} steps: make it with job.steps(loader, epochs).",
+                        error=True,
+                    )
+
     def _differences(self, was: int | None, now: int | None, accumulate: int) -> list[str]:
         found = []
         for name, part in self._parts.items():

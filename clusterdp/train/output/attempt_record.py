@@ -37,6 +37,7 @@ class AttemptRecord:
         self.folder = run.attempt(attempt) if run is not None else None
         self.step = 0
         self.phase = ""
+        self._place: dict[str, Any] = {}  # the fields of the last step's record
         self.metrics = MetricLog(None)
         self.time = TimeSpent(lambda **seconds: self.event("spent", step=self.step, **seconds))
         self._ledger: Ledger | None = None
@@ -59,11 +60,18 @@ class AttemptRecord:
         """The phase as a field of records; empty if the phase has no name."""
         return {"phase": self.phase} if self.phase else {}
 
-    def step_done(self, step: int, total: int | None, epoch: int, values: dict[str, Any]) -> None:
-        """Records a step of the run, see MetricLog.step(). total: the number of steps; None if it is unknown."""
+    def step_done(self, step: int, total: int | None, epoch: int, values: dict[str, Any] | None) -> None:
+        """Records a step of the run, see MetricLog.step(). total: the number of steps; None if it is unknown. values:
+        None if they come later, by values_of_step(), or not at all."""
         self.step = step
-        self.metrics.step({"step": step, "total": total, "epoch": epoch, **self.phase_field}, values)
+        self._place = {"step": step, "total": total, "epoch": epoch, **self.phase_field}
+        if values is not None:
+            self.metrics.step(self._place, values)
         self.time.step()
+
+    def values_of_step(self, values: dict[str, Any]) -> None:
+        """Records what the last step has logged."""
+        self.metrics.step(self._place, values)
 
     def log(self, **values: Any) -> None:
         """Writes a record of the metrics at once: a result such as an accuracy."""

@@ -40,6 +40,11 @@ class MetricLog:
         self._waiting: list[tuple[dict[str, Value], list[Any]]] = []  # (record, a CUDA event of each GPU)
         self._newest: tuple[float, dict[str, Value], dict[str, Value]] | None = None  # (time, fields, values)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether a step's record would be written now."""
+        return (self.path is not None or bool(self.sinks)) and time.time() >= self._due
+
     def step(self, fields: dict[str, Value], values: dict[str, Value]) -> None:
         """Records a step: fields such as step and epoch, and the user's logged values, without autograd graphs."""
         if self.path is None and not self.sinks:

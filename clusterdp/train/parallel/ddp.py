@@ -75,10 +75,16 @@ def add_hook(model: DistributedDataParallel, name: str, powersgd: Mapping[str, A
         raise ConfigError(f"train.comm_hook: {name!r} is none of {', '.join(HOOKS)}. Write one of them.")
 
 
+def hook_states(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the states of the communication hooks of a loop's models, by name."""
+    hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
+    return {name: hook for name, hook in hooks.items() if hook is not None}
+
+
 def check_never_skips(state: Mapping[str, Any]) -> None:
     """Raises ConfigError if a loop's state has PowerSGD and a loss scale. The check also finds a loss scale that the
     program sets without the config."""
-    if any(getattr(part, "comm_hook_state", None) is not None for part in state.values()):
+    if hook_states(state):
         for name, part in state.items():
             scaler = getattr(part, "scaler", part)
             if isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled():
@@ -120,6 +126,13 @@ class DdpModels:
     def begin(self, world_size: int) -> None:
         alone = [model for model in self._models if mean_of(model) is None]
         self._unused = [model for model in alone if world_size > 1 and is_unused(model)]
+
+    def exchange(self, on: bool) -> None:
+        """Decides whether the next backward passes average gradients over the ranks."""
+        for model in self._models:
+            model.require_backward_grad_sync = on
+        for mean in self._means:
+            mean.is_on = on
 
     def check_window(self, group: Group) -> None:
         """Checks the models at the end of each window. Collective after the first window."""

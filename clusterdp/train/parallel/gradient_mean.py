@@ -74,7 +74,7 @@ class GradientMean:
     """The averaging of one model's gradients. All ranks make the same backward passes."""
 
     def __init__(self, model: nn.Module, group: Group, options: Mapping[str, Any]):
-        self._on = True
+        self.is_on = True  # whether gradients are averaged; if not, they add up for a later backward pass
         self._group = group
         self._most = int(options.get("bucket_cap_mb", CHUNK_MB) * 2**20)
         self._parameters = [p for p in model.parameters() if p.is_floating_point() or p.is_complex()]
@@ -103,11 +103,11 @@ class GradientMean:
     @contextmanager
     def off(self) -> Iterator[None]:
         """Lets gradients add up in the with block, for a later backward pass to average."""
-        self._on = False
+        self.is_on = False
         try:
             yield
         finally:
-            self._on = True
+            self.is_on = True
 
     def broadcast_buffers(self) -> None:
         """Gives all ranks rank 0's buffers, such as BatchNorm's statistics, as DDP does before each forward pass.
@@ -135,7 +135,7 @@ class GradientMean:
         """Averages what the backward pass has left. Collective. Ranks may have gradients of different parameters."""
         self._task = None
         by_ddp, self._by_ddp = self._by_ddp, False
-        if not self._on:
+        if not self.is_on:
             return
         numbers, self._noted = sorted(self._noted), set()
         if not by_ddp:

@@ -30,10 +30,10 @@ from clusterdp.train.ranks.stop import StopSignal
 Item = TypeVar("Item")
 
 STOPS = ("user", "term", "time")  # reasons to stop; the first of them whose flag is set is used
-# Flag `save`: a save is due by the clock. `copy`: a copy to memory is due. `enough`: the training shall end. `busy`:
-# this rank still has items.
-FLAGS = (*STOPS, "save", "copy", "enough", "busy")
-ONE_SHOT = ("save", "copy")  # flags that are cleared when they are sent
+# Flag `save`: a save is due by the clock. `copy`: a copy to memory is due. `metrics`: a record of a step is due that is
+# of all ranks. `enough`: the training shall end. `busy`: this rank still has items.
+FLAGS = (*STOPS, "save", "copy", "metrics", "enough", "busy")
+ONE_SHOT = ("save", "copy", "metrics")  # flags that are cleared when they are sent
 PERIOD_S, LONGEST_S = 0.2, 2.0  # seconds that k steps take: usually, and at most if exchanges are slow
 DECAY = 0.9  # factor on the estimated exchange time after an exchange without a wait, so that it falls slowly
 LATELY = 64  # number of latest exchanges, and of latest saves, from which the time of the next ones is estimated

@@ -5,6 +5,7 @@ An account of an attempt has numbers, one row for each rank, with a label for ea
     state 0 model        the part `model` of the state at the save
     machine 0            the type of the machine
     batch 1, streams 1   the batch of the first step after it, and the random streams when it was handed out
+    micro-batch 1 5      with a global batch, micro-batch 5 of the first step, on the rank that had it
     state 3 model        the part after the third step
     generators 1         the generators that the loader holds
 
@@ -59,6 +60,8 @@ class Verdict:
 
 
 def compare(then: Account, now: Account) -> Verdict:
+    if len(then.ranks) != len(now.ranks):
+        return _across(then, now)
     columns = {label: [row[at] for row in then.ranks] for at, label in enumerate(then.labels)}
     pairs = {
         label: [(was, row[at]) for was, row in zip(columns[label], now.ranks, strict=True)]
@@ -77,6 +80,31 @@ def compare(then: Account, now: Account) -> Verdict:
     return found
 
 
+def _across(then: Account, now: Account) -> Verdict:
+    """Compares attempts on different numbers of ranks: the micro-batches are the same, and losses but for rounding."""
+    was, here = (
+        {label: max(row[at] for row in each.ranks) for at, label in enumerate(each.labels)} for each in (then, now)
+    )
+    known = [label for label in here if label.startswith("micro-batch ") and here[label] and was.get(label)]
+    last = now.step + max((int(label.split()[1]) for label in known), default=0)
+    found = Verdict(SAME, last, _compared(known, now))
+    if (other := next((label for label in known if was[label] != here[label]), None)) is not None:
+        return replace(found, kind=OTHER, differs=_other_micro_batch(other, now))
+    if (first := _first_value(then, now)) is None:
+        return found
+    at, name, before, value = first
+    if _near([before], [value], 1e-2):
+        differs = f"the losses are the same but for rounding, on {len(now.ranks)} ranks instead of {len(then.ranks)}."
+        return replace(found, kind=ROUNDING, differs=differs)
+    logged = f"{name} {value:.9g} in step {at}, where it was {before:.9g} with the same samples and random numbers"
+    return replace(found, kind=OTHER, differs=f"{logged}: the step uses something that is not restored.")
+
+
+def _other_micro_batch(label: str, now: Account) -> str:
+    _, after, number = label.split()
+    return f"step {now.step + int(after)} got another micro-batch {number}: the loader does not give what it gave."
+
+
 def _numbers_apart(then: Mapping[str, float], now: Mapping[str, float]) -> str:
     apart = [name for name in now if name in then and then[name] != now[name]]
     told = [f"{name} is {now[name]:g}, where it was {then[name]:g}" for name in apart]
@@ -85,7 +113,8 @@ def _numbers_apart(then: Mapping[str, float], now: Mapping[str, float]) -> str:
 
 def _compared(labels: Sequence[str], now: Account) -> list[str]:
     kinds = {label.split()[0] for label in labels}
-    words = [word for kind, word in (("batch", "batch"), ("streams", "random numbers")) if kind in kinds]
+    known = {"batch": "batch", "micro-batch": "micro-batches", "streams": "random numbers"}
+    words = [word for kind, word in known.items() if kind in kinds]
     if "state" in kinds:
         words.append(f"{max(map(len, now.details.values()), default=0)} values of the state")
     return words + (["the loader's generators"] if "generators" in kinds else [])
@@ -100,6 +129,8 @@ def _judged(
     step, where = now.step + int(after), "" if len(now.ranks) == 1 else f" on rank {ranges(ranks)[0]}"
     if len(ranks) > 1:
         where = " on all ranks" if len(ranks) == len(now.ranks) else f" on ranks {some_of(ranges(ranks))}"
+    if kind == "micro-batch":
+        return OTHER, _other_micro_batch(label, now)
     if kind == "batch":
         return OTHER, f"step {step} got another batch{where}: the loader does not give what it gave."
     if kind == "streams":

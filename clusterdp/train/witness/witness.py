@@ -51,6 +51,7 @@ class _Window:
     compares: bool = False
     then: Account | None = None
     steps: list[tuple[int, int]] = field(default_factory=list)  # of each step: batch, streams
+    micro: dict[tuple[int, int], int] = field(default_factory=dict)  # (step, micro-batch of this rank) -> its mark
     values: list[dict[str, Any]] = field(default_factory=list)
     after: StateMarks | None = None
     generators: list[dict[str, int]] = field(default_factory=list)  # after the first batch, and after the last step
@@ -65,9 +66,16 @@ class Witness:
     def __init__(self, state: Mapping[str, Any], loader: Any, rank: Rank, record: AttemptRecord, mode: str):
         self._given, self._loader, self._rank, self._record, self._mode = state, loader, rank, record, mode
         self._drawing = loader if our_sampler(loader) is None else None  # job.loader()'s generators are seeded anew
+        sampler = our_sampler(loader)
+        self._global_batch = sampler.global_batch if sampler is not None else None
         self._state: dict[str, Any] | None = None
         self._windows: list[_Window] = []
         self._folder = record.run.witness if record.run is not None and mode != "off" else None
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether there are steps to note, which is the same on all ranks."""
+        return bool(self._windows)
 
     def saved(self, token: str, step: int, *, waits: bool = False) -> None:
         """Begins the account of a save. waits: whether the training waits for the save, and may stop after it: then the
@@ -76,8 +84,10 @@ class Witness:
             self._windows.append(_Window(token, step, self._marks() if waits else None))
 
     def restored(self, token: str, restored: Restored) -> None:
-        """Begins to compare with the account of the restored save, if there is one."""
-        if self._folder is None or restored.world_size != self._rank.world_size:
+        """Begins to compare with the account of the restored save, if there is one. With a global batch, another number
+        of ranks may have saved."""
+        same_ranks = restored.world_size == self._rank.world_size
+        if self._folder is None or not (same_ranks or self._global_batch is not None):
             return
         then = _read(self._folder, restored.step, token, restored.world_size) if self._rank.is_first else None
         if self._rank.group.agree(int(then is not None))[0]:
@@ -88,30 +98,33 @@ class Witness:
             self._state = stateful.check(self._given)
         return StateMarks(self._state)
 
-    def batch(self, batch: Any) -> None:
-        """Notes a batch before the program gets it."""
+    def batch(self, batch: Any, begins: bool = True, number: int | None = None) -> None:
+        """Notes a batch before the program gets it. begins: whether a step begins with it. number: of a micro-batch."""
         if self._windows:
-            self._note(of(mark_of, batch), of(of_streams))
+            self._note(of(mark_of, batch), of(of_streams) if begins else 0, begins, number)
 
-    def _note(self, batch: int, streams: int) -> None:
+    def _note(self, batch: int, streams: int, begins: bool, number: int | None) -> None:
         for window in self._windows:
-            if window.after is None:
+            if window.after is None and number is not None:
+                window.micro[len(window.steps) + begins, number] = batch
+            if window.after is None and begins:
                 window.steps.append((batch, streams))
                 if len(window.steps) == 1:
                     # At an epoch's end, reading on has made samplers draw, which no resume repeats.
                     window.generators.append(of_generators(self._drawing) if streams else {})
 
-    def stop(self, batches: Iterator[Any] | None, data_s: float) -> None:
+    def stop(self, batches: Iterator[Any] | None, data_s: float, number: int | None = None) -> None:
         """Concludes what has begun, before a stop. No step follows, but the epoch's next batch is read, unless that
         takes long. Without a length, ranks agree on each batch, and a rank whose data set fails would leave the others
         waiting: then none is read, and none for a GPU, whose batches have no marks. batches: the rest of the epoch;
-        None if it is at its end. data_s: mean seconds for a batch."""
+        None if it is at its end. data_s: mean seconds for a batch. number: of the next micro-batch."""
         if not self._windows:
             return
         agrees = self._rank.world_size > 1 and length_of(self._loader) is None
         is_left_out = agrees or batches is None or data_s > LONGEST_S or self._rank.device.type != "cpu"
         if not self._rank.group.agree(int(is_left_out))[0] and batches is not None:
-            self._note(*_next_of(batches))
+            batch, streams = _next_of(batches)
+            self._note(batch, streams if number is None else 0, True, number)  # of a micro-batch, seeded later
         self.end()
 
     def step(self, values: Mapping[str, Any]) -> None:
@@ -161,6 +174,8 @@ class Witness:
         generators = dict(zip(("1", str(STEPS)), window.generators, strict=False))
         for number, (batch, streams) in enumerate(window.steps, 1):
             columns |= {f"batch {number}": batch, f"streams {number}": streams}
+            every = range(self._global_batch.count if self._global_batch is not None else 0)
+            columns |= {f"micro-batch {number} {each}": window.micro.get((number, each), 0) for each in every}
             if (marks := generators.get(str(number))) is not None:
                 columns[f"generators {number}"] = sum(marks.values()) & 0x7FFFFFFF
         if window.after is not None:
@@ -184,7 +199,7 @@ class Witness:
 
     def _compare(self, then: Account | None, now: Account | None) -> None:
         verdict = None
-        if now is not None and then is not None and now.loader == then.loader:
+        if now is not None and then is not None and _is_comparable(then, now):
             with suppress(LookupError, ValueError, TypeError):  # of a damaged file, or another version's
                 verdict = compare(then, now)
                 if verdict.kind == OTHER:
@@ -224,6 +239,12 @@ class Witness:
                 say(f"clusterdp: resumed at step {then.step}: {verdict.numbers}.")
         told = {"restored_step": then.step, "first": first, "last": last, "verdict": verdict.kind}
         self._record.event("witness", **told, compared=verdict.compared, differs=verdict.differs)
+
+
+def _is_comparable(then: Account, now: Account) -> bool:
+    """Returns whether the loaders are the same. On another number of ranks, a rank has another number of samples."""
+    apart = {name for name in {*then.loader, *now.loader} if then.loader.get(name) != now.loader.get(name)}
+    return not apart or (len(then.ranks) != len(now.ranks) and apart == {"samples"})
 
 
 def _next_of(batches: Iterator[Any]) -> tuple[int, int]:
