@@ -109,8 +109,8 @@ class StepLines:
         self._sums: dict[str, Any] = {}
         self._steps, self._since = 0, time.monotonic()
 
-    def add(self, step: int, total: int | None, values: Mapping[str, Any]) -> None:
-        """Adds the values of a finished step."""
+    def add(self, step: int, total: int | None, values: Mapping[str, Any], *, ends: bool = True) -> None:
+        """Adds the values of a batch. ends: whether it is the last of its step."""
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
                 value = value.detach()
@@ -118,7 +118,7 @@ class StepLines:
                 continue
             self._sums[name] = self._sums[name] + value if name in self._sums else value
         self._steps += 1
-        if step % self.every:
+        if not ends or step % self.every:
             return
         means = [f"{name} {float(value) / self._steps:.4g}" for name, value in self._sums.items()]
         seconds = time.monotonic() - self._since  # after the values have been read, which waits for a GPU

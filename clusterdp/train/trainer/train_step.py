@@ -117,7 +117,8 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
         lap("optimizer")
     loss = loss.detach()
     skips = trainer.nan_guard is not None and trainer.nan_guard.on_nan == "skip"
-    trainer.scores.add(batch, loss, outputs, targets, only_finite=skips)
+    if loop.windows.weighs:
+        trainer.scores.add(batch, loss, outputs, targets, only_finite=skips)
     lap("metrics")
     return {"loss": loss}
 
@@ -139,11 +140,12 @@ def changing(trainer: Trainer, epoch: Iterable[Any]) -> Iterator[Any]:
     weights = [weight for optimizer in optimizers for group in optimizer.param_groups for weight in group["params"]]
     before = [(weight._version, weight.detach().flatten()[:64].clone()) for weight in weights]
     done = 0
-    for batch in islice(batches, 32 * trainer.accumulate if before else 0):
+    window = loop.windows.accumulate if loop else 1
+    for batch in islice(batches, 32 * window if before else 0):
         done += 1
         yield batch
     same = [w._version == n and w.flatten()[:64].equal(few) for w, (n, few) in zip(weights, before, strict=True)]
-    if done >= 4 * trainer.accumulate and all(same):  # a fused step changes values, and counts no version
+    if done >= 4 * window and all(same):  # a fused step changes values, and counts no version
         raise ConfigError(
             f"step: {done} steps have changed no parameter. Call trainer.amp.backward(loss) and "
             "trainer.amp.step(optimizer) in it; see clusterdp.train.trainer.train_step."
@@ -161,11 +163,13 @@ def _closure_step(trainer: Trainer, batch: Any, optimizer: torch.optim.Optimizer
     """Steps an optimizer that evaluates the model several times. All ranks get the same loss, the mean over the ranks,
     and therefore take the same decisions."""
     limits = any(value is not None for value in trainer.step_options.values())
-    if limits or trainer.accumulate > 1 or trainer.amp.is_scaled or trainer.amp.masters is not None:
+    loop = trainer.loop
+    several = trainer.accumulate > 1 or (loop is not None and loop.position.micro_batch > 0)
+    if limits or several or trainer.amp.is_scaled or trainer.amp.masters is not None:
         raise ConfigError(
             f"optimizer: {type(optimizer).__name__} evaluates the model several times in a step, and goes with amp O0 "
-            "or bf16 only, without accumulate, clip_norm, clip_value and on_nan. Leave them out, or write "
-            "Trainer(step=...)."
+            "or bf16 only, without accumulate, global_batch_size, clip_norm, clip_value and on_nan. Leave them out, or "
+            "write Trainer(step=...)."
         )
     first: list[Any] = []
 

@@ -66,7 +66,8 @@ class Trainer:
     targets), compute() and reset(), such as torchmetrics'; or "accuracy", "top_5_accuracy", "mse" or "mae". A list of
     metrics, or a single one, is also accepted.
     loss(outputs, targets) is a mean over the batch.
-    amp: a level of Amp, or an Amp. accumulate: batches per step of the optimizer. clip_norm, clip_value: limits for the
+    amp: a level of Amp, or an Amp. accumulate: batches per step of the optimizer; 1 with the config's
+    train.global_batch_size, which makes every step below one of the optimizer. clip_norm, clip_value: limits for the
     gradients. The defaults of amp, accumulate, clip_norm and clip_value are in the config's `train`.
     scheduler: a scheduler that is stepped with the optimizer, or after each epoch (scheduler_every="epoch").
     ReduceLROnPlateau is stepped after each epoch, with val_loss if there is a validation, and with loss otherwise.
@@ -215,7 +216,7 @@ class Trainer:
         self.loop = loop = self.job.loop(batches, self._state, epochs=epochs, **loops)
         self._data = train
         each = batch_size_of(loop.batches.loader)
-        samples = None if each is None else each * self.job.world_size
+        samples = loop.position.global_batch or (None if each is None else each * self.job.world_size)
         self._lines = StepLines(log_every, each) if log_every is not None else None
         progress = Progress(epochs if epochs < sys.maxsize else 0, samples) if self.job.rank == 0 else None
         if progress is not None:
@@ -355,12 +356,13 @@ class Trainer:
             values = step(self, batch)
             if not isinstance(values, Mapping):
                 raise ConfigError(f"step: returned a {type(values).__name__}. Return {{name: number}}, as of the loss.")
-            if not self.scores.added:
+            if not self.scores.added and loop.windows.weighs:
                 self.scores.add_values(batch, values)
             loop.log(**values)
+            ends = loop.windows.is_last_of_step(loop.place.in_window)
             if self._lines is not None:
-                self._lines.add(loop.step + 1, loop.total_steps, values)
-            for call in on_step:
+                self._lines.add(loop.step + 1, loop.total_steps, values, ends=ends)
+            for call in on_step if ends else ():
                 call(self, values)
 
     def _close_epoch(self, val: Mapping[str, float] | None) -> None:
