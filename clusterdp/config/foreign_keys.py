@@ -31,6 +31,8 @@ KEYS = {  # clusterdp's key -> its names in other tools
     "checkpoint.start_from": "ckpt_path resume resume_from pretrained",
     "train.amp.level": "precision mixed_precision fp16 bf16",
     "train.accumulate": "accumulate_grad_batches gradient_accumulation_steps",
+    "train.global_batch_size": "total_train_batch_size global_train_batch_size train_batch_size global_batch "
+    "max_train_batch_size effective_batch_size elasticity",
     "train.clip_norm": "gradient_clip_val max_grad_norm",
 }
 # Options of sbatch that have no key of their own, and belong below resources.extra
@@ -41,11 +43,15 @@ OPTIONS = frozenset(
     "spread_job switches threads_per_core tmp tres_per_task use_min_nodes wckey".split()
 )
 # Names of values that belong to the user's code, and so below params
-PARAMS = frozenset("epochs max_epochs num_epochs lr learning_rate batch_size weight_decay num_steps".split())
+PARAMS = frozenset(
+    "epochs max_epochs num_epochs lr learning_rate batch_size weight_decay num_steps micro_batch_size "
+    "train_micro_batch_size_per_gpu per_device_train_batch_size".split()
+)
 LOGS = frozenset("output error stdout stderr log log_dir logs log_file open_mode".split())
 NOTES = {
     "resources.tasks_per_node": ": the ranks of each node",
     "resources.gpus_per_node": ": the GPUs of each node, one rank for each",
+    "train.global_batch_size": ": samples of a step, on any number of ranks, in parts of the loader's batch_size",
     "sweep": ", or --sweep params.lr=1,2 on the command line",
     "launch.setup": ": lines of bash, such as `source ~/envs/torch/bin/activate`",
 }

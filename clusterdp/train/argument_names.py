@@ -1,6 +1,5 @@
-"""Checks of arguments, at the door: a wrong call is one line with the right form. Argument and method names of other
-libraries' trainers (Keras, Lightning, skorch, accelerate, Hugging Face, Apex, Paddle, MXNet) have their replacements in
-clusterdp here.
+"""Checks of arguments: a wrong call is one line with the right form. Names of arguments and methods of other libraries'
+trainers (Keras, Lightning, skorch, accelerate, Hugging Face, Apex, Paddle, MXNet) have their replacements here.
 """
 
 from __future__ import annotations
@@ -61,6 +60,7 @@ INSTEAD = {
     "It is for the loss, such as CrossEntropyLoss(weight=...)": "class_weight class_weights",
     "Pass sampler=WeightedRandomSampler(...), or weigh the loss in forward=": "sample_weight sample_weights",
     "Write num_workers=...": "workers n_workers num_processes_loader dataloader_num_workers use_multiprocessing",
+    "The config has it, as train.global_batch_size": "global_batch_size total_train_batch_size global_train_batch_size",
     "Write fit(batch_size=...), which is of one rank": "train_batch_size per_device_train_batch_size bs batchsize",
     "Write collate_fn=...": "collate data_collator batchify_fn batchify",
     "Split the data beforehand, and pass fit(train, val)": "train_split eval_split",
