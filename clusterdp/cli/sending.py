@@ -59,8 +59,8 @@ def resume(options: argparse.Namespace) -> int:
 def resume_run(run: RunDir, options: argparse.Namespace) -> int:
     """Resumes a run, and follows it if asked. `options` are the options of `clusterdp resume`. Returns the exit
     code."""
-    from clusterdp.operate.change.resume_check import check_resumable, check_step, nothing_left
-    from clusterdp.submission.resume import changes_the_work, old_code, plan_again
+    from clusterdp.operate.change.resume_check import check_resumable, check_step, nothing_left, size_change
+    from clusterdp.submission.resume import changes_the_work, config_again, old_code, plan_again, read_config
     from clusterdp.submission.send.lock import RunLock
 
     plan = plan_again(run, options.step, options.overrides)
@@ -74,8 +74,10 @@ def resume_run(run: RunDir, options: argparse.Namespace) -> int:
         return 0
     with RunLock(run) as lock:  # held until the job is submitted
         check_resumable(run, options.step, plan.spec.checkpoint_url)
-        if said := old_code(run):
-            print(said)
+        now = plan.spec.config
+        ranks = now.resources.nodes * plan.spec.ranks_per_node
+        for said in (old_code(run), size_change(run, config_again(run, read_config(run), ()), now, ranks)):
+            print(said, end="\n" if said else "")
         return send_plan(plan, options, lock)
 
 

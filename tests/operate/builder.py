@@ -68,8 +68,8 @@ class AttemptBuilder:
     def _rank0(self, event: str, **fields: Any) -> None:
         self.builder.event(event, self.files.name, "rank0", **fields)
 
-    def restored(self, step: int) -> AttemptBuilder:
-        self._rank0("restored", step=step, checkpoint=f"step_{step:08d}")
+    def restored(self, step: int, **fields: Any) -> AttemptBuilder:
+        self._rank0("restored", step=step, checkpoint=f"step_{step:08d}", **fields)
         return self
 
     def trained(self, first: int, last: int, total: int | None = 400, **values: Any) -> AttemptBuilder:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from clusterdp.batch.files.causes import FAULTS
-from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
+from clusterdp.config import Config
+from clusterdp.errors import DamagedError, RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.queue.moved_folder import refuse_copy
 from clusterdp.operate.queue.run_status import WAITS, ask_for_all_jobs, is_held, live_jobs, queued_again
@@ -16,6 +18,8 @@ from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.operate.record.run_state import RunState
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
+from clusterdp.rundir.lenient_reads import integer
+from clusterdp.wording import shares_of
 
 # The reasons of holds that a user cannot release. For example, Slurm holds a job that was requeued too often.
 NOT_THE_USERS = frozenset({"JobHeldAdmin", "JobHoldMaxRequeue", "launch failure limit exceeded requeued held"})
@@ -39,6 +43,42 @@ def check_step(run: RunDir, from_step: int | None, checkpoint_url: str | os.Path
     steps = tuple(sorted({checkpoint.step for checkpoint in found}))
     if from_step is not None and from_step not in steps:
         raise RunError(f"--from {from_step}: there is no checkpoint of that step. {_offer(steps)}")
+
+
+def size_change(run: RunDir, before: Config, now: Config, ranks: int) -> str:
+    """Returns a line about the ranks and the samples of a step, if the ranks are not those that have saved the newest
+    checkpoint; else an empty text. before, now: the run's config, without and with the changes. ranks: with them."""
+    from clusterdp.checkpoint.format.manifest import list_checkpoints
+    from clusterdp.checkpoint.format.verified_reads import read_manifest
+    from clusterdp.storage import open_storage
+
+    url = now.checkpoint.url or os.fspath(run.checkpoints)
+    found = list_checkpoints(url)
+    if not found or (was := found[-1].world_size) == ranks:
+        return ""
+    state: Any = {}
+    with suppress(DamagedError, OSError):  # of which the attempt says more
+        state = read_manifest(open_storage(url), found[-1]).state
+    nodes = before.resources.nodes, now.resources.nodes
+    line = f"{nodes[0]} -> {nodes[1]} nodes, " if nodes[0] != nodes[1] else ""
+    line += f"{was} -> {ranks} ranks"
+    position = state.get("loop") or {}
+    batch, windows, micro = (integer(position.get(name)) or 0 for name in ("global_batch", "accumulate", "micro_batch"))
+    samples = batch * (windows or 1)
+    each = micro or samples // (was * (windows or 1))
+    if (whole := now.train.global_batch_size) is not None:
+        step = f"a step stays {whole} samples" if whole == samples else f"a step has {samples} samples -> {whole}"
+        count = whole // each if each else 0
+        few = ", which are too few" if count < ranks else f", {shares_of(count, ranks)} on each rank"
+        return f"{line}: {step}" + (f": {count} micro-batches of {each}{few}." if each else ".")
+    if not samples:
+        return f"{line}. The program's loader says what a step has on them."
+    new = each * ranks * now.train.accumulate
+    if new == samples:
+        return f"{line}: a step stays {samples} samples."
+    fits = (windows or 1) == 1 and ranks <= samples // each
+    keeps = f" train.global_batch_size={samples} keeps it." if fits else ""
+    return f"{line}: a step has {samples} samples -> {new}, with the same batch_size.{keeps}"
 
 
 def nothing_left(run: RunDir) -> str | None:

@@ -61,6 +61,9 @@ class AttemptHistory(NamedTuple):
     restored: int | None = None
     verdict: str = ""  # of the witness: whether its steps repeat those after the restored save; empty if not compared
     differs: str = ""  # what does not repeat, as text
+    # Of the restored checkpoint, and of this attempt, if the numbers of ranks differ. Samples: of a step; 0: unknown.
+    ranks: tuple[int, int] | None = None
+    samples: tuple[int, int] = (0, 0)
     saved: int | None = None
     saved_at: float | None = None
     unsaved: str = ""  # the error of a failed save, if no save has succeeded since
@@ -158,6 +161,7 @@ def _read_progress(
         "first_step": integer(first.get("step")),
         "last_step": max((step for step in [*steps, saved_file] if step is not None), default=None),
         "restored": integer(by_kind.get("restored", {}).get("step")),
+        **_read_size(by_kind.get("restored", {})),
         "verdict": str(by_kind.get("witness", {}).get("verdict") or ""),
         "differs": str(by_kind.get("witness", {}).get("differs") or ""),
         "saved": saved_event if saved_event is not None else saved_file,
@@ -169,6 +173,12 @@ def _read_progress(
         "phase": str(records[-1].get("phase") or "") if records else "",
         "metrics": _latest(records),
     }
+
+
+def _read_size(restored: Record) -> dict[str, Any]:
+    names = (("saved_by", "ranks"), ("saved_samples", "samples"))
+    ranks, samples = ([integer(restored.get(name)) or 0 for name in pair] for pair in names)
+    return {"ranks": tuple(ranks) if all(ranks) else None, "samples": tuple(samples)}
 
 
 def _cause(endings: Sequence[Record], outcome: list[str]) -> str:

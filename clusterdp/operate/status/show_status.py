@@ -26,7 +26,7 @@ from clusterdp.rundir.lenient_reads import time_of
 from clusterdp.wording import counted, duration, table
 
 STILL_ENDING = "; cancelled, it is still ending"
-GIVES_WAY = ("job", "lasted", "began", "steps")  # a narrow terminal leaves these columns out, in this order
+GIVES_WAY = ("job", "lasted", "began", "steps", "ranks")  # a narrow terminal leaves these columns out, in this order
 LONG_ENDING = 28  # characters; a longer ending may take several lines
 MANY = 20  # attempts that are shown; a run in a preemptible queue may have hundreds
 
@@ -69,7 +69,7 @@ def attempts_table(
 ) -> list[str]:
     """Returns the lines of the table of attempts. On a narrow terminal the endings stay, and other columns are left
     out."""
-    rows: list[tuple[str, ...]] = [("attempt", "job", "began", "lasted", "steps", "ended")]
+    rows: list[tuple[str, ...]] = [("attempt", "job", "began", "lasted", "steps", "ranks", "ended")]
     for attempt in attempts:
         last = attempt is newest(attempts)
         until = attempt.ended or (now if last and status.state is RunState.RUNNING else None)
@@ -80,12 +80,15 @@ def attempts_table(
                 clock(attempt.started, now) if attempt.started else "?",
                 duration(until - attempt.started) if until and attempt.started else "?",
                 f"{attempt.restored or 0}-{attempt.last_step}" if attempt.last_step is not None else "-",
+                f"{attempt.ranks[0]} -> {attempt.ranks[1]}" if attempt.ranks else "",
                 ending_text(attempt) or (status.state.value if last else "no ending on record"),
             )
         )
+    if not any(attempt.ranks for attempt in attempts):
+        rows = [(*row[:-2], row[-1]) for row in rows]
     needed = min(LONG_ENDING, max(len(row[-1]) for row in rows))
     for head in GIVES_WAY:
-        if max(map(len, table([row[:-1] for row in rows]))) + 2 + needed > columns:
+        if head in rows[0] and max(map(len, table([row[:-1] for row in rows]))) + 2 + needed > columns:
             at = rows[0].index(head)
             rows = [row[:at] + row[at + 1 :] for row in rows]
     begins = table([(*row[:-1], "|") for row in rows])
@@ -107,6 +110,7 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
     if history.metrics:
         heard = f", {ago(history.measured_at, now)}" if history.measured_at else ""
         facts.append(("last", measured(history.metrics) + heard))
+    facts += [("size", _size(each)) for each in history.attempts if each.ranks][-1:]
     if avoided := [node for attempt in history.attempts for node in attempt.avoid]:
         facts.append(("avoids", ", ".join(dict.fromkeys(avoided))))
     last = newest(history.attempts)
@@ -125,6 +129,13 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
     if last is not None and (last.failed or last.cause in FAULTS or status.state is RunState.GAVE_UP):
         facts += _why(history)
     return facts
+
+
+def _size(attempt: AttemptHistory) -> str:
+    (was, ranks), (before, samples) = attempt.ranks or (0, 0), attempt.samples
+    step = f"; a step had {before} samples, and has {samples}" if before and samples else ""
+    step = f"; a step has {samples} samples, as before" if before == samples > 0 else step
+    return f"{ranks} ranks since attempt {attempt.number}, {was} before{step}"
 
 
 def _why(history: RunHistory) -> list[tuple[str, str]]:
@@ -247,6 +258,7 @@ def _attempt_data(attempt: AttemptHistory) -> dict[str, Any]:
         "first_step": attempt.first_step,
         "last_step": attempt.last_step,
         "restored_step": attempt.restored,
+        "resized": attempt.ranks and {"ranks": list(attempt.ranks), "step_samples": list(attempt.samples)},
         "witness": attempt.verdict or None,
         "differs": attempt.differs,
         "saved_step": attempt.saved,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from clusterdp.config import Config, from_plain
 from clusterdp.errors import RunError, SlurmError
-from clusterdp.operate.change.resume_check import check_resumable, nothing_left, uncancelled
+from clusterdp.operate.change.resume_check import check_resumable, nothing_left, size_change, uncancelled
 from clusterdp.operate.record.next_command import next_commands
 from clusterdp.operate.record.run_history import read_history
+from tests.checkpoint.test_manifest import manifest, write
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 
@@ -173,3 +176,31 @@ def test_resume_hint_of_a_finished_run_names_only_params_of_its_config(
     history = read_history(builder.run)
     offered = [command for command, _ in next_commands(history, history.state) if "resume" in command]
     assert offered == ["clusterdp resume runs/digits params.max_steps=.."] * ("max_steps" in params)
+
+
+GLOBAL, STEPS = {"global_batch_size": 32}, {"global_batch": 32, "accumulate": 1, "micro_batch": 4}
+BATCHES = {"global_batch": 16, "accumulate": 2}
+KEEPS = "with the same batch_size. train.global_batch_size=32 keeps it."
+
+
+@pytest.mark.parametrize(
+    ("position", "train", "ranks", "words"),
+    [
+        (STEPS, GLOBAL, 3, ": a step stays 32 samples: 8 micro-batches of 4, 3 or 2 on each rank."),
+        (STEPS, {"global_batch_size": 64}, 8, ": a step has 32 samples -> 64: 16 micro-batches of 4, 2 on each rank."),
+        (STEPS, GLOBAL, 9, ": a step stays 32 samples: 8 micro-batches of 4, which are too few."),
+        (STEPS, {}, 2, f": a step has 32 samples -> 8, {KEEPS}"),
+        ({"global_batch": 32}, {}, 2, f": a step has 32 samples -> 16, {KEEPS}"),
+        (BATCHES, {"accumulate": 4}, 2, ": a step stays 32 samples."),
+        (BATCHES, {"accumulate": 2}, 2, ": a step has 32 samples -> 16, with the same batch_size."),
+        ({}, {}, 2, ". The program's loader says what a step has on them."),
+    ],
+)
+def test_resume_on_other_ranks_prints_the_samples_of_a_step(
+    position: dict[str, int], train: dict[str, int], ranks: int, words: str, builder: RunBuilder
+) -> None:
+    saved = manifest(world_size=4)
+    write(builder.run.checkpoints, replace(saved, state={**saved.state, "loop": position}))
+    before, now = (from_plain(Config, {"train": train, "resources": {"nodes": nodes}}) for nodes in (4, ranks))
+    assert size_change(builder.run, before, now, ranks) == f"4 -> {ranks} nodes, 4 -> {ranks} ranks{words}"
+    assert size_change(builder.run, before, now, 4) == ""

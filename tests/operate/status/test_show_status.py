@@ -45,6 +45,23 @@ def test_status_names_the_phase_of_a_training(builder: RunBuilder, queue: FakeQu
     assert not [line for line in lines if line.startswith("last") and "finetune" in line]
 
 
+def test_status_of_a_resized_run_has_its_ranks_by_attempt(builder: RunBuilder, queue: FakeQueue) -> None:
+    queue.answers("7|RUNNING|None|n1")
+    builder.submitted().attempt().trained(1, 9).stopped(9).requeued("preempted")
+    second = builder.attempt("7.1").restored(9).trained(10, 12)
+    assert "ranks" not in status(builder.run, builder.now)
+    for samples, words in ((32, "; a step has 32 samples, as before"), (24, "; a step had 32 samples, and has 24")):
+        second.restored(9, ranks=3, saved_by=4, samples=samples, saved_samples=32)
+        lines = status(builder.run, builder.now).splitlines()
+        assert f"size   3 ranks since attempt 2, 4 before{words}" in lines
+    rows = [line.split() for line in lines if line.startswith(("attempt", "1 ", "2 "))]
+    assert [row[-4:] for row in (rows[0], rows[2])] == [
+        ["lasted", "steps", "ranks", "ended"],
+        ["4", "->", "3", "running"],
+    ]
+    assert "->" not in rows[1]
+
+
 def test_status_of_a_requeued_job_has_its_earliest_start(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     queue.answers("7|PENDING|BeginTime|")
