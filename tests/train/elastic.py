@@ -57,8 +57,8 @@ def train(
     every_steps: int | None = None,
     syncs: bool = True,
 ) -> None:
-    """syncs: whether the program uses gradient_sync(), which it need not. fault: (signal, the step and the pass in which
-    it comes, the rank that gets it). record: a folder."""
+    """syncs: whether the program uses gradient_sync(), which it need not. fault: (signal, the step and the pass in
+    which it comes, the rank that gets it). record: a folder."""
     shared_flags.MOST_STEPS = 1  # a signal is agreed on two steps later, however quick they are
     torch.manual_seed(1)
     model = job.wrap(net(norm).to(getattr(torch, dtype)))
@@ -68,26 +68,29 @@ def train(
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     loop = job.loop(loader, state, epochs=epochs, every_steps=every_steps)
-    done, passes, last = open(Path(record, f"passes-{job.rank}"), "a", buffering=1), 0, -1  # noqa: SIM115
-    for indices, x in loop:
-        assert loop.total_steps == steps
-        passes, last = passes + 1 if loop.step == last else 0, loop.step
-        if fault and fault[1:] == [loop.step, passes, job.rank]:
-            os.kill(os.getpid(), getattr(signal, f"SIG{fault[0]}"))
-        with gradient_sync(model, loop.window_ends) if syncs else nullcontext():
-            drawn = [*torch.rand(2).tolist(), random.random(), float(numpy.random.rand())]
-            target = (indices[:, None] / SAMPLES).to(x.dtype)
-            loss = (model(x) - target).square().mean()
-            (loss / loop.window).backward()
-        loop.log(loss=loss, lr=optimizer.param_groups[0]["lr"])
-        if loop.window != float("inf"):
-            row = {"step": loop.step, "ids": indices.tolist(), "x": digest(x), "drawn": drawn, "loss": loss.item()}
-            print(json.dumps({**row, "lr": optimizer.param_groups[0]["lr"]}), file=done)
-        if loop.window_ends:
-            optimizer.step()
-            optimizer.zero_grad()
-            scheduler.step()
-    assert job.rank or loop.step == steps
+    done, between = (open(Path(record, f"{name}-{job.rank}"), "a", buffering=1) for name in ("passes", "between"))  # noqa: SIM115
+    passes, last = 0, -1
+    for epoch in loop.epochs():
+        for indices, x in epoch:
+            assert loop.total_steps == steps
+            passes, last = passes + 1 if loop.step == last else 0, loop.step
+            if fault and fault[1:] == [loop.step, passes, job.rank]:
+                os.kill(os.getpid(), getattr(signal, f"SIG{fault[0]}"))
+            with gradient_sync(model, loop.window_ends) if syncs else nullcontext():
+                drawn = [*torch.rand(2).tolist(), random.random(), float(numpy.random.rand())]
+                target = (indices[:, None] / SAMPLES).to(x.dtype)
+                loss = (model(x) - target).square().mean()
+                (loss / loop.window).backward()
+            loop.log(loss=loss, lr=optimizer.param_groups[0]["lr"])
+            if loop.window != float("inf"):
+                row = {"step": loop.step, "ids": indices.tolist(), "x": digest(x), "drawn": drawn, "loss": loss.item()}
+                print(json.dumps({**row, "lr": optimizer.param_groups[0]["lr"]}), file=done)
+            if loop.window_ends:
+                optimizer.step()
+                optimizer.zero_grad()
+                scheduler.step()
+        drawn = [torch.rand(2).tolist(), random.random(), float(numpy.random.rand())]
+        print(json.dumps({"step": loop.step, "between": drawn}), file=between)
     weights = [parameter.detach().double() for parameter in model.parameters()]
     whole = [weight.full_tensor() if hasattr(weight, "full_tensor") else weight for weight in weights]
     Path(record, f"end-{job.rank}").write_text(json.dumps([weight.flatten().tolist() for weight in whole]))
