@@ -36,7 +36,7 @@ def test_values_are_converted_as_by_omegaconf(values: dict[str, Any]) -> None:
     assert converted(given.values, Config) == OmegaConf.to_object(merged(given))
 
 
-def test_whole_number_becomes_a_float_where_its_key_is_one() -> None:
+def test_whole_number_of_a_float_key_becomes_a_float() -> None:
     found = converted({"checkpoint": {"every_s": 5, "keep_last": 3}, "params": {"a": 5}}, Config)
     kinds = [type(each) for each in (found.checkpoint.every_s, found.checkpoint.keep_last, found.params["a"])]
     assert kinds == [float, int, int]
