@@ -104,7 +104,9 @@ def _verdict(model: Model, job: JobRecord, term: Dependency, now: float) -> str:
     if term.kind == "singleton":
         return "unfulfilled" if _has_elder(model, job) else "fulfilled"
     targets = _targets(model, term)
-    if term.kind == "aftercorr" and job.array and job.array.split:
+    if term.kind == "aftercorr" and job.array and not job.array.split:
+        return "unfulfilled"  # the scheduler makes each element a job of its own, and only then looks
+    if term.kind == "aftercorr" and job.array:
         targets = [t for t in targets if t.array and job.array.indexes[0] in t.array.indexes] or targets
     if term.kind == "after":
         minutes = term.minutes * model.settings.minute_s
