@@ -139,9 +139,9 @@ def _divide(
     others = iter([*(entry for entry in plan.entries if entry.name not in live and entry.nbytes), None])
     other = next(others)
     for blocks in ranges:
-        first, (_, stop) = blocks.first, blocks.span
+        first, (start, stop) = blocks.first, blocks.span
         while first < blocks.last:
-            while other is not None and blocks.holding(other.end - 1) < first:
+            while other is not None and (other.end <= start or blocks.holding(other.end - 1) < first):
                 other = next(others)
             kind, until = direct, blocks.last
             if other is not None and other.offset < stop:
