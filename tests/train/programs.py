@@ -35,11 +35,14 @@ def start(timeout_s: float = 60.0) -> Group:
 
 
 def starts_twice() -> list[int]:
-    """Sums over the ranks of two groups, one after the other, at one port."""
+    """Sums over the ranks of two groups, one after the other, at one port. A rank that starts the second one earlier
+    must not find what the first one has left in the store."""
     sums = []
     for _ in range(2):
         group = start()
+        assert not group.store.check(["left"])
         sums.append(int(group.mean(group.rendezvous.rank) * group.rendezvous.world_size))
+        group.store.set("left", "")
         group.close()
     return sums
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -50,6 +50,7 @@ class Group:
     store: Store
     control: dist.ProcessGroup  # a gloo group for flags and agreements, never for gradients
     timeout: timedelta
+    started: ClassVar[int] = 0  # groups that this process has started
 
     @classmethod
     @checked
@@ -101,6 +102,7 @@ class Group:
         if lazy:  # connects the neighbours in gloo's ring while all ranks live: the death of a rank is noticed by some
             for group in (dist.group.WORLD, control) if "gloo" in backend else (control,):
                 dist.all_reduce(torch.zeros(1), group=group)
+        Group.started += 1
         return cls(place, devices, backend, store, control, timeout)
 
     @property
@@ -263,8 +265,9 @@ def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
             f"rank {place.rank} of {place.world_size}: no rendezvous at {where} within {timeout.total_seconds():.0f} s "
             f"({said}). See the logs of the other ranks, and whether {place.master_addr} can be reached from here."
         ) from None
-    # torchrun's store stays when torchrun restarts its workers. The prefix hides the values of earlier workers.
-    mine: Store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+    # torchrun's store stays when torchrun restarts its workers, and rank 0's as long as its process lives. The prefix
+    # hides the values of earlier workers and of this process's earlier groups: gloo would connect to their addresses.
+    mine: Store = PrefixStore(f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{Group.started}", store)
     return mine
 
 
