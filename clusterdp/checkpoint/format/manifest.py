@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import accumulate
@@ -164,21 +165,25 @@ def expected_files(info: CheckpointInfo) -> Iterator[tuple[str, str]]:
         yield layout.slice_name(info.data, rank, info.world_size), layout.rank_name(info.data, rank)
 
 
-def decode(data: bytes, name: str) -> Manifest:
-    """Returns the manifest that was written as `name` (step folder and file name). Raises DamagedError."""
+@contextmanager
+def _refusing_damage(name: str) -> Iterator[None]:
     try:
-        head, body = _verified(data)
-        return _manifest(_info(head, name), strictjson.loads(body), sharded=head["format"] == SHARDED)
+        yield
     except MALFORMED as error:
         raise DamagedError(f"{name}: {error}. The manifest is damaged; another checkpoint must be used.") from error
+
+
+def decode(data: bytes, name: str) -> Manifest:
+    """Returns the manifest that was written as `name` (step folder and file name). Raises DamagedError."""
+    with _refusing_damage(name):
+        head, body = _verified(data)
+        return _manifest(_info(head, name), strictjson.loads(body), sharded=head["format"] == SHARDED)
 
 
 def verify(data: bytes, name: str) -> bytes:
     """Returns the bytes of a manifest. Raises DamagedError if they are not those that were written."""
-    try:
+    with _refusing_damage(name):
         _verified(data)
-    except MALFORMED as error:
-        raise DamagedError(f"{name}: {error}. The manifest is damaged; another checkpoint must be used.") from error
     return data
 
 
@@ -193,11 +198,9 @@ def _verified(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 def decode_head(data: bytes, name: str) -> CheckpointInfo:
     """Returns the info of a manifest from its first HEAD_LIMIT bytes. Raises DamagedError."""
-    try:
+    with _refusing_damage(name):
         head, _ = _decode_head(data)
         return _info(head, name)
-    except MALFORMED as error:
-        raise DamagedError(f"{name}: {error}. The manifest is damaged; another checkpoint must be used.") from error
 
 
 def scan(
