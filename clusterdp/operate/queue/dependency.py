@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.batch.files.rules import read_rules
-from clusterdp.config.after import read_after
+from clusterdp.config.after import STATES, read_after
 from clusterdp.errors import ConfigError, RunError
 from clusterdp.operate.find.find_run import find_run
 from clusterdp.operate.output.formatting import shown_path
@@ -42,7 +42,8 @@ def _found(word: str) -> RunDir:
     try:
         return find_run(word)
     except RunError as error:
-        raise RunError(f"after: {error}") from None
+        states = f" Before a `:` stands one of {', '.join(STATES)}." if ":" in word else ""
+        raise RunError(f"after: {error}{states}") from None
 
 
 def dependency(after: Mapping[str, Any], elements: int | None = None) -> str:
