@@ -53,7 +53,7 @@ class Error:
 
 
 class ErrorFinder:
-    """Finds the errors in one log. To be fast, text that contains none of WORDS is not even split into lines."""
+    """Finds the errors in one log. To be fast, text before the first of WORDS is not even split into lines."""
 
     def __init__(self, log: RankLog):
         self.log = log
@@ -72,9 +72,8 @@ class ErrorFinder:
             self._rest = self._rest.rpartition("\r")[2] if len(self._rest) > CHUNK else self._rest  # a progress bar
             self._rest = self._rest[:MOST_OF_A_LINE]
             whole += cut
-            if not self._lines and not any(word in whole for word in WORDS) and not whole.startswith(("E", "F")):
-                continue
-            for line in whole.split("\n")[:-1]:
+            begin = 0 if self._lines else _first_suspect(whole)
+            for line in whole[begin:].split("\n")[:-1]:
                 yield from self._line(line)
         if final and self._rest:
             yield from self._line(self._rest)
@@ -154,6 +153,14 @@ class ErrorReport:
             printer.own(line)
         if len(error.lines) > 1:
             printer.own("")
+
+
+def _first_suspect(text: str) -> int:
+    """Returns where the first line with one of WORDS begins, or the length of the text."""
+    if text.startswith(("E", "F")):
+        return 0
+    first = min((at for word in WORDS if (at := text.find(word)) >= 0), default=len(text))
+    return text.rfind("\n", 0, first + 1) + 1 if first < len(text) else first
 
 
 def _key(lines: list[str]) -> str:
