@@ -25,7 +25,8 @@ from clusterdp.checkpoint import Checkpointer
 from clusterdp.config.tree import CheckpointConfig, TrainConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, SharedFlags, StopSignal, settle_buckets, worker
-from clusterdp.train.process.attempt import start_group
+from clusterdp.train.process.attempt import run_function, start_group
+from clusterdp.train.ranks.peers import PeerWatch
 from clusterdp.train.ranks.shared_flags import Agreed
 from clusterdp.train.settings import WorkerSettings
 
@@ -70,6 +71,22 @@ def one_dies_before_a_barrier(run: str, victim: int) -> None:
         except RuntimeError as error:
             peers.tell(str(error))
             peers.leave(3)
+
+
+def ends_after_its_last_look(run: str) -> tuple[float, float]:
+    """When this rank's last look for a failed rank had ended, and its run. All ranks but the first are late."""
+    settings = WorkerSettings(run_dir=Path(run), attempt="7.0", train=TrainConfig(backend="gloo", timeout_s=60.0))
+    end_looks, ended = PeerWatch.stop, []
+
+    def late(peers: PeerWatch) -> None:
+        time.sleep(0.3 if peers.rank else 0)
+        end_looks(peers)
+        ended.append(time.monotonic())
+
+    PeerWatch.stop = late  # type: ignore[method-assign]
+    with StopSignal() as stop:
+        run_function(lambda job: None, settings, stop)
+    return ended[0], time.monotonic()
 
 
 def signals_at_random(trials: int, seed: int, folder: str = "") -> tuple[list[tuple[Any, ...]], int]:

@@ -172,7 +172,6 @@ def run_function(
         (failed or fail)(error, peers, settings.run_dir)
     if watch is not None:
         watch.close()
-    peers.stop()
     group.close()
     return ending
 
@@ -272,6 +271,8 @@ def _run_in_group(
     if run is not None and first:
         write_outcome(run.attempt(attempt).outcome, ending, min(LONGEST_WAIT_S, group.timeout.total_seconds() / 2))
     group.agree(0)  # all ranks stay until the outcome is written: srun may end the other tasks when one ends
+    peers.stop()
+    group.agree(0)  # rank 0 serves the store until no rank looks into it: a rank that cannot look fails
     return ending
 
 
