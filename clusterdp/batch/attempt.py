@@ -21,6 +21,7 @@ from .files.job import BEGAN, EXPORTED, Job
 from .files.record import Record
 from .files.rules import Rules
 from .files.texts import LAST, number, read, size, warn, words
+from .nodes import environment
 from .nodes.copies import Copies
 from .nodes.keepers import BLAMED_S, SILENT_S, Keepers
 from .nodes.placement import Placement
@@ -377,6 +378,7 @@ class ThisAttempt:
             self.ending.avoid("node-lost", self.keepers.blamed(self.record))
         if self._has_ranks:
             return
+        environment.remove(self.rules, self.slurm, self.job.node_count)
         first = (self.placement.nodes or [self.job.host])[0]
         if not self.ending.is_replaced() and first == self.job.host:  # rank 0's keeper has the manifest
             self.copies.write(

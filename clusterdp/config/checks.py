@@ -118,6 +118,7 @@ def _bad_submitit(c: Config) -> Iterator[tuple[str, str, str]]:
         "launch.container": c.launch.container.image,
         "launch.template": c.launch.template,
         "launch.preflight": c.launch.preflight,
+        "launch.environment": c.launch.environment,
         "after": c.after,
     }.items():
         if used:
@@ -127,6 +128,8 @@ def _bad_submitit(c: Config) -> Iterator[tuple[str, str, str]]:
 def _bad_combinations(c: Config) -> Iterator[tuple[str, str, str]]:
     if c.launch.preflight and not c.entry:
         yield "launch.preflight", "needs clusterdp on the nodes, as entry jobs have it", "Use entry:, or leave it out"
+    if c.launch.environment and c.launch.container.image:
+        yield "launch.environment", "is unpacked on the nodes, outside of the container", "Leave one of the two out"
     if c.restart.chain and (c.restart.how != "resubmit" or not c.restart.requeue):
         remedy = "Set that as well, and restart.requeue: true"
         yield "restart.chain", "has no effect without restart.how: resubmit", remedy
@@ -224,6 +227,7 @@ def _bad_paths(c: Config) -> Iterator[tuple[str, str, str]]:
         "checkpoint.url": c.checkpoint.url,
         "launch.container.image": container.image,
         "launch.host_python": c.launch.host_python,
+        "launch.environment": c.launch.environment,
         "launch.template": c.launch.template,
         "notify.webhook_file": c.notify.webhook_file,
     }

@@ -21,7 +21,7 @@ KEYS = {  # clusterdp's key -> its names in other tools
     "restart.requeue": "no_requeue",
     "restart.max_crashes": "max_restarts retries max_retries",
     "sweep": "array",
-    "launch.setup": "conda conda_env venv virtualenv environment prologue",
+    "launch.setup": "conda conda_env venv virtualenv prologue",
     "launch.env": "env_vars environment_variables export",
     "launch.modules": "module",
     "launch.container.image": "image docker docker_image apptainer singularity",

@@ -73,8 +73,12 @@ class LaunchConfig(Section):
 
     launcher: str = "srun"  # srun: one task of srun per rank; torchrun: one agent per node; e.g. `torchrun`
     template: str | None = None  # a script template of your own; e.g. `mine.sbatch.j2`
-    # The interpreter of `entry:` jobs; default: the one that submits; e.g. `/opt/env/bin/python`
+    # The interpreter of `entry:` jobs; default: that of launch.environment, else the one that submits; e.g.
+    # `/opt/env/bin/python`
     python: str | None = None
+    # An archive of a Python environment, which sbcast sends to each node once a job, and which each node unpacks in its
+    # own /tmp; PATH begins with its bin; e.g. `~/envs/torch.tar.gz`
+    environment: str | None = None
     # The interpreter of the batch program, on the first node and outside of any container; default: the one that
     # submits, else the system's. Python 3.6 is enough; e.g. `/usr/libexec/platform-python`
     host_python: str | None = None

@@ -161,6 +161,7 @@ def plan_for(config: Config, run: RunDir, submit_dir: Path, code_of: RunDir | No
     check_secrets(config)
     shared = Path(os.path.realpath(run.code)) if run.code.is_symlink() else None  # the snapshot of the run's sweep
     spec = make_spec(config, run.path, submit_dir, sys.executable, shared)
+    check_archive(spec.archive)
     if config.entry and can_be_judged(spec):
         code = next((each.code for each in (run, code_of) if each and each.code.is_dir()), submit_dir)
         check_entry(config.entry, config.params, code, elsewhere(config))
@@ -171,6 +172,15 @@ def plan_for(config: Config, run: RunDir, submit_dir: Path, code_of: RunDir | No
 
         return Plan(spec, preview(spec), run, code_of)
     return Plan(spec, render(spec), run, code_of)
+
+
+def check_archive(archive: str) -> None:
+    """Raises ConfigError if launch.environment is not a file that can be read."""
+    if archive and not (Path(archive).is_file() and os.access(archive, os.R_OK)):
+        raise ConfigError(
+            f"launch.environment: {archive} is not a file that can be read. Pack an environment first: "
+            f"`conda pack -o {archive}`, or `tar -czf {archive} -C ENVIRONMENT .`"
+        )
 
 
 def can_be_judged(spec: ScriptSpec) -> bool:

@@ -41,6 +41,11 @@ export {{ name }}
 {% endfor %}
 export LOCAL_WORLD_SIZE={{ ranks_per_node }}
 export PYTHONPATH={{ work_dir }}${PYTHONPATH:+:$PYTHONPATH}
+{% if archive %}
+# launch.environment: each node unpacks it in its own /tmp, and `python` is the one in there.
+archive={{ archive }}
+[ -n "$CLUSTERDP_SETUP_FAILED" ] || . {{ batch }}/environment.bash
+{% endif %}
 {% if setup %}
 # launch.setup:
 launch_setup={{ setup }}

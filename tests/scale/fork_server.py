@@ -1,5 +1,5 @@
-"""Forks ranks: `python -m tests.scale.fork_server SOCKET`. A rank that is forked before any thread exists takes some 5 MB
-and no import; else 64 ranks would spend minutes of two cores in `import torch`.
+"""Forks ranks: `python -m tests.scale.fork_server SOCKET`. A rank that is forked before any thread exists takes
+some 5 MB and no import; else 64 ranks would spend minutes of two cores in `import torch`.
 
 rank.py, which a task of srun runs in place of Python, sends its arguments, environment, folder and open files."""
 

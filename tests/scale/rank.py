@@ -1,6 +1,6 @@
-"""A task's Python, for launch.python: `rank.py -u -m clusterdp.train.worker RUN` is a rank that the fork server forks, whose
-signals and end are those of this process. Any other call is one of the real Python. The fixture writes the first line
-and the two names."""
+"""A task's Python, for launch.python: `rank.py -u -m clusterdp.train.worker RUN` is a rank that the fork server forks,
+whose signals and end are those of this process. Any other call is one of the real Python. The fixture writes the first
+line and the two names."""
 
 import array
 import json

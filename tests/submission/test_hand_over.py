@@ -21,10 +21,11 @@ from tests.submission.test_script import ARRAYS, CASES, rendered
 CRASHES = {"command": ["bash", "-c", "exit 3"], "restart": {"max_crashes": 1}}
 DONE = {"command": ["true"]}
 
-SHELL = [PROGRAM / "setup.bash", PROGRAM / "interface.bash"]
+SHELL = [PROGRAM / name for name in ("setup.bash", "interface.bash", "environment.bash")]
 
 # Each decision that is left in shell, with its reason.
 DECISIONS = {
+    "until [ -e .whole ]": "two pretend nodes may share /tmp, and only one unpacks the environment",
     "for candidate in": "no Python is known to run before one has been tried",
     'if [ ! -x "$supervisor" ]': "none was found",
     "elif [ ! -r": "the program is gone, and Python would exit with 1",

@@ -53,6 +53,7 @@ CASES: dict[str, dict[str, object]] = {
     "spare": {
         "entry": "train:main",
         "resources": {"nodes": 2, "spare_nodes": 1, "gpus_per_node": 4},
+        "launch": {"environment": "envs/torch's.tar.gz"},
     },
     "script": {
         "name": "lines",
@@ -140,7 +141,7 @@ def test_batch_script_without_comments_and_messages_equals_its_recorded_digest(c
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
-@pytest.mark.parametrize("case", [*CASES, "setup.bash", "interface.bash"])
+@pytest.mark.parametrize("case", [*CASES, "setup.bash", "interface.bash", "environment.bash"])
 def test_batch_scripts_pass_bash_n_and_shellcheck(case: str, tmp_path: Path) -> None:
     path = tmp_path / "job.bash"
     path.write_text(rendered(CASES[case], ARRAYS.get(case)) if case in CASES else (PROGRAM / case).read_text())

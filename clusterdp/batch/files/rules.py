@@ -50,6 +50,7 @@ class Rules(NamedTuple):
     notify_command: List[str] = []
     name: str = "job"
     after: List[Dict[str, str]] = []  # the runs that this run follows: folder `run`, and the `state` to wait for
+    environment: bool = False  # whether each node has an environment of the job's own (launch.environment)
     is_sweep: bool = False  # whether each array element has its own folder of checkpoints below checkpoint_url
 
     @property

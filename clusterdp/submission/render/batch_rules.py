@@ -43,6 +43,7 @@ def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
         "max_hours": config.restart.max_hours or (DEFAULT_MAX_HOURS if spec.kind == "entry" else None),
         "checkpoint_url": (config.checkpoint.url or "").rstrip("/") if spec.array else config.checkpoint.url or "",
         "after": (config.after or {}).get("runs", []),
+        "environment": bool(spec.archive),
         "is_sweep": spec.array is not None,
         "from_step": config.restart.from_step,
         "silence_s": math.ceil(config.restart.hang_after_s or 0) if spec.kind != "entry" else 0,

@@ -125,6 +125,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         **_places(spec),
         "work_dir": str(spec.work_dir),
         "python": spec.python,
+        "archive": spec.archive,
         "kind": spec.kind,
         "nodes": config.resources.nodes,
         "allocated_nodes": Shell(_allocated_nodes(config.resources)),

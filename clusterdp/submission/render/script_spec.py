@@ -67,6 +67,12 @@ class ScriptSpec:
         return (self.code or self.run_dir / "code") if self.config.snapshot.enabled else self.submit_dir
 
     @property
+    def archive(self) -> str:
+        """The archive of launch.environment; empty without one."""
+        named = self.config.launch.environment
+        return str(self.submit_dir / Path(named).expanduser()) if named else ""
+
+    @property
     def clusters(self) -> str:
         """The value of sbatch's option --clusters; empty if the config does not set the option."""
         extra = self.config.resources.extra
@@ -256,7 +262,8 @@ def make_spec(config: Config, run_dir: Path, submit_dir: Path, python: str, code
     """Returns the spec for a config. `code` is the snapshot, if the snapshot is not in the run folder itself."""
     config = with_environ(config)
     kind = next(kind for kind in ("entry", "command", "script") if getattr(config, kind) not in (None, "", []))
-    spec = ScriptSpec(config, kind, run_dir.absolute(), submit_dir.absolute(), config.launch.python or python, code)
+    chosen = config.launch.python or ("python" if config.launch.environment else python)
+    spec = ScriptSpec(config, kind, run_dir.absolute(), submit_dir.absolute(), chosen, code)
     spec = replace(spec, host_python=config.launch.host_python or python)
     if kind == "command" and not spec.command:
         raise ConfigError("command: has no words. Name a program and its arguments.")

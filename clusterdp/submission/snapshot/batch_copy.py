@@ -17,7 +17,7 @@ from clusterdp.rundir import write_durably
 from clusterdp.submission.snapshot.copied_files import copy_files, find_earlier
 
 PROGRAM = Path(__file__).resolve().parents[2] / "batch"
-TOP = ("__main__.py", "setup.bash", "interface.bash")
+TOP = ("__main__.py", "setup.bash", "interface.bash", "environment.bash")
 
 
 def write_batch(folder: Path, rules: dict[str, Any]) -> None:
