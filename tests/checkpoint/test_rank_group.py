@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, StateError, list_checkpoints
+from clusterdp.checkpoint.state.rank_group import FRAME, RankGroup
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.gang import on_ranks
 from tests.checkpoint.training import Counter, Training, digest
@@ -51,6 +52,38 @@ def test_four_ddp_ranks_resume_bit_for_bit_with_dropout_and_fp16(tmp_path: Path,
     expected = on_ranks(4, uninterrupted, str(tmp_path), adam)
     assert on_ranks(4, resumed, str(tmp_path), adam) == expected
     assert len({losses[0] for losses, _ in expected}) == 4, "ranks that all do the same prove nothing about their RNG"
+
+
+def agrees(rank: int, size: int, lengths: list[int]) -> list[tuple[int, str]]:
+    """For each length of the last rank's report, the number of collectives, and the error of ranks that all fail."""
+    group, calls, seen = RankGroup(), [0], []
+
+    def counted(call: Any) -> Any:
+        def collective(*words: Any, **named: Any) -> Any:
+            calls[0] += 1
+            return call(*words, **named)
+
+        return collective
+
+    dist.gather, dist.broadcast = counted(dist.gather), counted(dist.broadcast)
+    for length in lengths:
+        calls[0] = 0
+        assert group.agree(report="x" * length if rank == size - 1 else "", conclude="".join) == "x" * length
+        count = calls[0]
+        try:
+            group.agree(StateError(f"{length}" + "z" * length))
+        except StateError as error:
+            seen.append((count, str(error)))
+    return seen
+
+
+def test_agreement_takes_two_collectives_unless_a_message_is_long() -> None:
+    lengths = [0, FRAME - 40, FRAME + 1, 100_000]
+    answers = on_ranks(3, agrees, lengths)
+    assert answers == answers[:1] * 3
+    assert [count for count, _ in answers[0]] == [2, 2, 5, 5]
+    errors = ["; ".join(f"rank {rank}: {length}{'z' * length}" for rank in range(3)) for length in lengths]
+    assert [error for _, error in answers[0]] == errors
 
 
 def save_numbers(rank: int, size: int, folder: str) -> None:

@@ -17,6 +17,8 @@ from clusterdp.checkpoint.state.tree import memory_of
 from clusterdp.errors import CheckpointError, DamagedError, StateError
 
 T = TypeVar("T")
+FRAME = 512  # bytes of a message that travel with its length
+_HEAD = 8  # bytes of the length
 _TAG = 20_480  # of messages from one rank to another: a program may use its own, in the same group
 _KINDS: dict[str, type[CheckpointError]] = {
     kind.__name__: kind for kind in (CheckpointError, DamagedError, StateError, ClaimLost, ReplicasDiffer)
@@ -60,16 +62,18 @@ class RankGroup:
         all reports, and every rank returns the result. If a rank or `conclude` has failed, every rank raises the same
         error. On the failed rank, the original error is the cause of this error.
         """
-        reports = self._gather({"failure": _describe(failure), "report": report})
-        result: dict[str, Any] = {}
-        if self.rank == 0:
-            result = self._failure_of([entry["failure"] for entry in reports])
-            if not result:
-                try:
-                    result = {"conclusion": conclude([e["report"] for e in reports]) if conclude else None}
-                except Exception as error:
-                    failure, result = error, _describe(error) or {}
-        result = self._share(result)
+
+        def concluded(reports: list[Any]) -> dict[str, Any]:
+            nonlocal failure
+            if failed := self._failure_of([entry["failure"] for entry in reports]):
+                return failed
+            try:
+                return {"conclusion": conclude([entry["report"] for entry in reports]) if conclude else None}
+            except Exception as error:
+                failure = error
+                return _describe(error) or {}
+
+        result = self._exchange({"failure": _describe(failure), "report": report}, concluded)
         if "kind" in result:
             raise _KINDS[result["kind"]](result["message"]) from failure
         return result["conclusion"]
@@ -87,8 +91,8 @@ class RankGroup:
         return {"kind": failed[0][1]["kind"], "message": "; ".join(messages)}
 
     def are_equal(self, digest: bytes) -> bool:
-        """Returns whether all ranks have these 8 bytes. This costs one tiny all-reduce, while agree() costs four
-        collectives."""
+        """Returns whether all ranks have these 8 bytes. This costs one tiny all-reduce, while agree() costs two
+        collectives or more."""
         if self.size == 1:
             return True
         number = int.from_bytes(digest, "little") >> 1  # the maximum of the negated numbers is the negated minimum
@@ -138,31 +142,40 @@ class RankGroup:
             )
             raise LostContact(self._lost) from error
 
-    def _gather(self, message: Any) -> list[Any]:
-        """Returns all ranks' messages on rank 0, and an empty list on other ranks."""
+    def _exchange(self, message: Any, conclude: Callable[[list[Any]], dict[str, Any]]) -> dict[str, Any]:
+        """Returns on all ranks what `conclude` makes of all ranks' messages on rank 0. Two collectives, if each message
+        and the result fit into FRAME bytes, as nearly all do."""
         if self.size == 1:
-            return [message]
-        data = _encode(message)
-        with self.contact():
-            longest = torch.tensor([data.numel()])
-            dist.all_reduce(longest, dist.ReduceOp.MAX, group=self.group)
-            padded = torch.full((int(longest),), ord(" "), dtype=torch.uint8)
-            padded[: data.numel()] = data
-            slots = [torch.empty_like(padded) for _ in range(self.size)] if self.rank == 0 else None
-            dist.gather(padded, slots, dist.get_global_rank(self._world(), 0), group=self.group)
-        return [_decode(slot) for slot in slots or []]
+            return conclude([message])
+        data, room = json.dumps(message).encode(), FRAME
+        while True:
+            frames = self._gather(_framed(data, room))
+            said: dict[str, Any] = {}
+            if self.rank == 0:
+                longest = max(map(_length, frames))
+                said = {"room": longest} if longest > room else conclude([_decoded(frame) for frame in frames])
+            said = self._share(said)
+            if "room" not in said:
+                return said
+            room = said["room"]
 
-    def _share(self, message: Any) -> Any:
+    def _gather(self, frame: torch.Tensor) -> list[torch.Tensor]:
+        """Returns all ranks' frames on rank 0, and an empty list on other ranks."""
+        slots = [torch.empty_like(frame) for _ in range(self.size)] if self.rank == 0 else None
+        with self.contact():
+            dist.gather(frame, slots, dist.get_global_rank(self._world(), 0), group=self.group)
+        return slots or []
+
+    def _share(self, message: dict[str, Any]) -> dict[str, Any]:
         """Returns rank 0's message on all ranks."""
-        if self.size == 1:
-            return message
-        data = _encode(message)
-        length = torch.tensor([data.numel()])
-        self.broadcast(length, 0)
-        if self.rank != 0:
-            data = torch.empty(int(length), dtype=torch.uint8)
-        self.broadcast(data, 0)
-        return _decode(data)
+        data = json.dumps(message).encode()
+        frame = _framed(data, FRAME)
+        self.broadcast(frame, 0)
+        if (length := _length(frame)) > FRAME:
+            frame = _framed(data, length)
+            self.broadcast(frame, 0)
+        found: dict[str, Any] = _decoded(frame)
+        return found
 
 
 def _stride(names: Sequence[str]) -> int:
@@ -220,9 +233,15 @@ def _describe(failure: Exception | None) -> dict[str, str] | None:
     return {"kind": "CheckpointError", "message": message}
 
 
-def _encode(message: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(json.dumps(message).encode()), dtype=torch.uint8)
+def _framed(data: bytes, room: int) -> torch.Tensor:
+    """Returns the number of bytes, and as many of the bytes as there is room for."""
+    head = len(data).to_bytes(_HEAD, "little") + data[:room]
+    return torch.frombuffer(bytearray(head.ljust(_HEAD + room, b" ")), dtype=torch.uint8)
 
 
-def _decode(data: torch.Tensor) -> Any:
-    return json.loads(bytes(memory_of(data)))
+def _length(frame: torch.Tensor) -> int:
+    return int.from_bytes(memory_of(frame)[:_HEAD], "little")
+
+
+def _decoded(frame: torch.Tensor) -> Any:
+    return json.loads(bytes(memory_of(frame)[_HEAD : _HEAD + _length(frame)]))
