@@ -56,6 +56,10 @@ def check(skeleton: Any, tensors: Collection[str]) -> None:
             raise ValueError(f"its state is nested deeper than {DEEPEST}")
         if isinstance(node, dict) and node.keys() == _TENSOR and node["$tensor"] in tensors:
             continue  # as most are: a model may have 100,000
+        if isinstance(node, list) or (isinstance(node, dict) and tag_of(node) is None):
+            items = node if isinstance(node, list) else node.values()
+            waiting += [(depth + 1, item) for item in items if isinstance(item, (dict, list))]
+            continue
         children = list(_children(node))
         for key, child in children:
             hash(key)  # hash() raises TypeError if a key cannot be the key of a dict

@@ -290,14 +290,16 @@ def differences(
         return
     found: dict[str, list[str]] = {}
     for key, there, here in _pairs(saved, thing.state_dict()):
+        # Most are the live tensors, into which the bytes were read.
+        is_kept = there.data_ptr() == here.data_ptr() or not isinstance(thing, torch.optim.Optimizer)
+        if is_kept and there.dtype == here.dtype and not layout and here.is_contiguous():
+            continue  # before its name is made, which takes longer than all else
         place = key_of(name, *key)
         if there.dtype != here.dtype:
             cast = f"{dtype_name(there)} when it was saved, {dtype_name(here)} here: cast"
             found.setdefault(cast, []).append(place)
         elif layout is not None and place in known and not is_sharded(here):
             was, now = layout.get(place), strides.noted(tuple(here.shape), here.stride())
-            # Most are the live tensors, into which the bytes were read.
-            is_kept = there.data_ptr() == here.data_ptr() or not isinstance(thing, torch.optim.Optimizer)
             if not is_kept and not torch.equal(as_bytes(there.to(here.device)), as_bytes(here)):
                 found.setdefault("its load_state_dict() has changed the values", []).append(place)
             if was != now:
@@ -319,4 +321,5 @@ def _pairs(saved: Any, live: Any, *path: Any) -> Iterator[tuple[tuple[Any, ...],
                 yield from _pairs(item, live[key], *path, key)
     elif isinstance(saved, (list, tuple)) and isinstance(live, (list, tuple)) and len(saved) == len(live):
         for i, item in enumerate(saved):
-            yield from _pairs(item, live[i], *path, i)
+            if not isinstance(item, (int, float, str)):
+                yield from _pairs(item, live[i], *path, i)

@@ -187,7 +187,7 @@ def unflatten(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Returns the tree of a skeleton. The tree holds the given tensors, not copies. Raises ValueError on a bad
     skeleton."""
     if isinstance(skeleton, list):
-        return [unflatten(item, tensors) for item in skeleton]
+        return [unflatten(item, tensors) if isinstance(item, (dict, list)) else item for item in skeleton]
     if not isinstance(skeleton, dict):
         return skeleton
     tag = next(iter(skeleton), "")
