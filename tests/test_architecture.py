@@ -91,7 +91,7 @@ MOST_LINES = {
     "checkpoint": 7490,
     "cli": 2150,
     "config": 2650,
-    "fakeslurm": 17250,
+    "fakeslurm": 17320,
     "operate": 11250,
     "recipes": 700,
     "rehearse": 7850,

@@ -35,6 +35,7 @@ class JobDesc:
     node_counts: list[int] = field(default_factory=list)  # of a list like --nodes=1-2,4
     tasks: int | None = None
     tasks_asked: bool = True  # whether --ntasks is given; else `tasks` follows from --ntasks-per-node
+    kept_tasks: int = 0  # the tasks of the last attempt's nodes, if the release has the next one wait for as many
     tasks_per_node: int | None = None
     cpus_per_task: int | None = None
     gpus: Gpus = field(default_factory=Gpus)

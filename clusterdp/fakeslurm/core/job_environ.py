@@ -148,7 +148,7 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
     }
     found |= _of_release(job, shape)
     if desc.tasks is not None and (desc.tasks_asked or not (job.het and desc.batch)):
-        found |= {"SLURM_NTASKS": str(desc.tasks), "SLURM_NPROCS": str(desc.tasks)}
+        found |= {"SLURM_NTASKS": str(job.tasks), "SLURM_NPROCS": str(job.tasks)}
     asked = {
         "SLURM_NTASKS_PER_NODE": desc.tasks_per_node,
         "SLURM_NTASKS_PER_GPU": desc.tasks_per_gpu,
@@ -251,7 +251,7 @@ def tasks_per_node(job: JobRecord) -> str:
     """Returns the number of tasks on each node, like 2,1(x3). A job that asked for no number has as many tasks as its
     CPUs allow."""
     room = [max(share.cpus // (job.desc.cpus_per_task or 1), 1) for share in job.shares]
-    return counts(deal(job.desc.tasks if job.desc.tasks is not None else sum(room), room))
+    return counts(deal(job.tasks if job.tasks is not None else sum(room), room))
 
 
 def of_batch(job: JobRecord, release: Release) -> dict[str, str]:

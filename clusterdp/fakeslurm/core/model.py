@@ -196,8 +196,9 @@ class JobRecord:
     considered_from: float = 0  # the scheduler ignores the job before this time
     suspended_at: float = 0
     suspended_s: float = 0  # total seconds of suspension, which do not count for the time limit
-    resizes: int = 0  # number of nodes lost while the job continued (--no-kill)
+    resizes: int = 0  # how often the job has got smaller while it ran: by a lost node (--no-kill), or by scontrol
     resized_at: float = 0
+    last_size: int = 0  # number of nodes with which the last attempt started, shown until the scheduler looks again
     het: Het | None = None
     planned_start: float | None = None  # expected start of a job that waits for nodes, if known
     planned_nodes: list[str] = field(default_factory=list)
@@ -217,6 +218,13 @@ class JobRecord:
     @property
     def cpus(self) -> int:
         return sum(share.cpus for share in self.held_shares)
+
+    @property
+    def tasks(self) -> int | None:
+        """The number of tasks in the environment of the job. With a range of nodes and --ntasks-per-node, it follows
+        from the nodes that the job got, unlike the number that scontrol shows."""
+        each = self.desc.tasks_per_node
+        return len(self.shares) * each if each and self.shares and not self.desc.tasks_asked else self.desc.tasks
 
     @property
     def shown_state(self) -> JobState:

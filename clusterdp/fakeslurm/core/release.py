@@ -110,6 +110,11 @@ class Release:
     # scontrol show config prints PreemptParameters (recorded)
     has_preempt_parameters = PerRelease({"22.05": False, "24.11": True})
 
+    # --nodes and NumNodes= may be a list, like 1,2,4 (23.02, REST schema; 22.05 and 24.11 are recorded)
+    knows_node_lists = PerRelease({"22.05": False, "23.02": True})
+    # a job with a range of nodes keeps the tasks of its last nodes, and so waits for as many again (recorded)
+    keeps_given_tasks = PerRelease({"22.05": True, "24.11": False})
+
     # -- srun and slurmstepd --
     # the first word of srun's warnings (23.02 has warning() for them)
     warning = PerRelease({"22.05": "Warning", "23.02": "warning"})

@@ -271,7 +271,9 @@ class Controller:
         job.desc.partition = decision.partition
         job.state, job.reason, job.shares = JobState.RUNNING, "None", shares
         job.accounted = job.dependency_met = True
-        job.past = []
+        job.past, job.last_size = [], len(shares)
+        if self.settings.release.keeps_given_tasks:
+            job.desc.kept_tasks = job.tasks or 0
         job.start, job.end, job.status, job.derived_at_end = now, None, 0, None
         job.eligible_time = job.eligible_time or now
         job.minutes = self.limit(job.desc)

@@ -77,7 +77,9 @@ def choose(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> l
     required = set(desc.nodelist)
     if desc.max_nodes is not None and len(required) > desc.max_nodes:  # a long --nodelist requires no node
         roomy, required = [free for free in roomy if free.node.name in required], set()
-    least = max(desc.min_nodes, len(required), -(-tasks_of(desc) // (desc.tasks_per_node or UNLIMITED)))
+    least = max(
+        desc.min_nodes, len(required), -(-max(tasks_of(desc), desc.kept_tasks) // (desc.tasks_per_node or UNLIMITED))
+    )
     while len(roomy) >= least and sum(rooms[free.index] for free in roomy) >= all_cpus(desc):
         taken = _Selection(desc, roomy, rooms, required, least, even).made()
         if taken:
@@ -336,7 +338,7 @@ def _dealt(desc: JobDesc, taken: list[SelectedNode], release: Release) -> list[t
     if each > 1 and not desc.overcommit:
         tasks_left = size * desc.tasks_per_node if desc.tasks_per_node else tasks_left // each
     per_node = desc.tasks_per_node
-    if release.deals_asked_tasks and desc.tasks and per_node and desc.tasks != desc.min_nodes * per_node:
+    if release.deals_asked_tasks and desc.tasks_asked and desc.tasks and per_node:
         tasks_left = desc.tasks
     if desc.overcommit:
         tasks_left = size

@@ -169,7 +169,7 @@ def lose_node(controller: Controller, job: JobRecord, node: str) -> None:
     if job.completing or not job.shares:
         return
     if job.desc.no_kill and len(job.shares) > 1:
-        _shrink(controller, job, node)
+        _go_on_without(controller, job, node)
         return
     for step in job.steps:
         if step.live and node in step.nodes and step.id != BATCH:
@@ -189,18 +189,41 @@ def _end_all(controller: Controller, job: JobRecord, outcome: JobState, reason: 
             job_end.terminate_job(controller, component, outcome, reason, why)
 
 
-def _shrink(controller: Controller, job: JobRecord, node: str) -> None:
+def shrink(controller: Controller, job: JobRecord, size: int) -> None:
+    """Takes all but the first `size` nodes from a running job, like `scontrol update NumNodes=`. Steps there end."""
+    _end_row(controller, job)
+    kept = [share.node for share in job.shares[:size]]
+    for step in job.steps:
+        if step.live and not set(step.nodes) <= {*kept}:
+            controller.runner.order(job, step, Terminate((signal.SIGKILL,), kill_after=None, why=None))
+    _resize(controller, job, kept)
+    controller.wake()
+
+
+def _end_row(controller: Controller, job: JobRecord) -> None:
+    """Ends the row that accounting has for the job with its present nodes."""
+    job.end = controller.clock()
+    controller.changed(job, "RESIZING")
+    job.end = None
+
+
+def _resize(controller: Controller, job: JobRecord, kept: list[str]) -> None:
+    job.shares = [share for share in job.shares if share.node in kept]
+    job.resizes += 1
+    job.resized_at = controller.clock()
+    controller.changed(job)
+
+
+def _go_on_without(controller: Controller, job: JobRecord, node: str) -> None:
     """Takes a lost node from a job with --no-kill. The job continues without the node and without the steps on it,
     except steps with --no-kill. If the job's batch script ran on the node, all other steps end, and the job continues
     without a script, or fails.
     """
     batch = job.step(BATCH)
     headless = batch is not None and batch.live and node in batch.nodes
-    job.end = controller.clock()  # end of the row that accounting has for the job with its present nodes
     if batch and headless:
-        batch.state, batch.end = JobState.CANCELLED, job.end
-    controller.changed(job, "RESIZING")
-    job.end = None
+        batch.state, batch.end = JobState.CANCELLED, controller.clock()
+    _end_row(controller, job)
     if batch and headless:
         batch.end = None  # its slurmstepd has not reported the end yet
     code = controller.settings.release.srun_code_of_node_fail or 0
@@ -217,10 +240,7 @@ def _shrink(controller: Controller, job: JobRecord, node: str) -> None:
             controller.runner.order(job, step, lost)
     if controller.settings.release.no_kill_keeps_node and not controller.model.nodes[node].responding:
         job.lost += [share for share in job.shares if share.node == node]
-    job.shares = [share for share in job.shares if share.node != node]
-    job.resizes += 1
-    job.resized_at = controller.clock()
-    controller.changed(job)
+    _resize(controller, job, [share.node for share in job.shares if share.node != node])
     # The slurmd of a node that was set DOWN still reports the end of the script.
     if headless and controller.model.nodes[node].responding and controller.settings.release.fails_without_batch_host:
         job_end.relinquish(controller, job, signal.SIGKILL)

@@ -173,6 +173,9 @@ def _obstacle_in(cycle: _Cycle, job: JobRecord, partition: Partition) -> str:
     everything = all_free(cycle.model)
     ever = [everything[name] for name in partition.nodes if name not in job.desc.exclude]
     if not cycle.place(job.desc, ever):
+        most, each = job.desc.max_nodes, job.desc.tasks_per_node
+        if most and each and most * each < (job.desc.tasks or 0):  # NumNodes was changed, and NumTasks was not
+            return "BadConstraints"
         return submit_checks.oversized(cycle.model, job.desc, partition) or "PartitionConfig"
     return ""
 

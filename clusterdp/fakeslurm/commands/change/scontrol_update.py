@@ -11,7 +11,8 @@ from ...core.error_texts import ControllerError, Refusal
 from ...core.hostlist import HostlistError, expand
 from ...core.job_ids import SelectedStep, find, parse
 from ...core.model import WAITING, JobRecord
-from ...slurmctld import dependencies, nodes
+from ...core.node_counts import NodeCounts
+from ...slurmctld import dependencies, nodes, requeue
 
 if TYPE_CHECKING:
     from ...slurmctld.connection import Connection
@@ -267,17 +268,32 @@ def _partition(daemon: Daemon, job: JobRecord, value: str) -> None:
 
 
 def _nodes(daemon: Daemon, job: JobRecord, value: str) -> None:
-    low, _, high = value.partition("-")
-    least, most = int(low), int(high or low)
-    if not job.waits:
-        if least != len(job.shares):
-            raise ControllerError("Requested operation not supported on this system")
+    """A number also sets NumTasks, if the job has --ntasks-per-node. Therefore a job that runs with more nodes than its
+    least can only shrink to its least."""
+    release, desc = daemon.shape.settings.release, job.desc
+    try:
+        asked = NodeCounts.of(value, release.knows_node_lists)
+    except ValueError:
+        raise Refusal(f'scontrol: error: Invalid numeric value "{value}" for requested node count.', 0) from None
+    is_number = asked.least == asked.most
+    tasks = asked.least * desc.tasks_per_node if is_number and desc.tasks_per_node else desc.tasks
+    if job.waits:
+        desc.min_nodes, desc.max_nodes, desc.nodes_asked = asked.least, asked.most, True
+        desc.node_counts, desc.tasks = asked.listed, tasks
         return
-    job.desc.min_nodes, job.desc.max_nodes, job.desc.nodes_asked = least, most, True
+    if not asked.most:
+        raise ControllerError("Node count specification invalid")
+    if not is_number or tasks != desc.tasks:
+        raise ControllerError(error_texts.NOT_PENDING)
+    if asked.most > len(job.shares):
+        raise ControllerError("Requested operation not supported on this system")
+    if asked.most < len(job.shares):
+        desc.min_nodes = asked.most
+        requeue.shrink(daemon.controller, job, asked.most)
 
 
 def _tasks(daemon: Daemon, job: JobRecord, value: str) -> None:
-    job.desc.tasks = int(value)
+    job.desc.tasks, job.desc.kept_tasks = int(value), 0
 
 
 def _cpus(daemon: Daemon, job: JobRecord, value: str) -> None:

@@ -10,6 +10,7 @@ from ...core import times
 from ...core.error_texts import INVALID_GRES, Refusal
 from ...core.hostlist import expand
 from ...core.job_desc import JobDesc
+from ...core.node_counts import NodeCounts
 from ...core.release import Release
 from .option_values import BAD
 from .options import IDLE
@@ -39,20 +40,20 @@ def job_desc(options: ParsedOptions, folder: str, partition: str, warn: Warn, no
 
 def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn, release: Release) -> None:
     nodes, tasks, per_node = options.nodes(), options.number("ntasks"), options.number("ntasks-per-node", 0)
-    if nodes and tasks and tasks < nodes[0]:
-        less = f"can't run {tasks} processes on {nodes[0]} nodes, setting nnodes to {tasks}"
+    if nodes and tasks and tasks < nodes.least:
+        less = f"can't run {tasks} processes on {nodes.least} nodes, setting nnodes to {tasks}"
         warn(f"{options.command}: {release.warning}: {less}")
-        nodes = (tasks, tasks)
+        nodes = NodeCounts(tasks, tasks)
     nodelist = options.hosts("nodelist") or _node_file(options, folder)
-    too_many = nodes and len(nodelist) > nodes[1]
+    too_many = nodes and len(nodelist) > nodes.most
     if nodes and too_many and not release.nodelist_may_be_longer:
-        raise Refusal(f"{options.command}: error: invalid number of nodes (-N {len(nodelist)}-{nodes[1]})")
+        raise Refusal(f"{options.command}: error: invalid number of nodes (-N {len(nodelist)}-{nodes.most})")
     if per_node and tasks is None:
         desc.tasks_asked = False
-        tasks = (nodes[0] if nodes else len(nodelist) or 1) * per_node
+        tasks = (nodes.least if nodes else len(nodelist) or 1) * per_node
     if nodes:
-        desc.min_nodes, desc.max_nodes, desc.nodes_asked = nodes[0], nodes[1], True
-        desc.node_counts = options.node_counts()
+        desc.min_nodes, desc.max_nodes, desc.nodes_asked = nodes.least, nodes.most, True
+        desc.node_counts = nodes.listed
     elif nodelist:
         desc.min_nodes = len(nodelist)
     elif per_node and tasks:

@@ -10,6 +10,7 @@ from ...core import times
 from ...core.error_texts import INVALID_GRES, INVALID_NODE, ControllerError, Refusal
 from ...core.hostlist import HostlistError, expand
 from ...core.job_desc import Gpus
+from ...core.node_counts import NodeCounts
 from ...core.release import Release
 from .option_values import BAD, check
 from .options import PER_COMPONENT, UNSUPPORTED
@@ -65,26 +66,12 @@ class ParsedOptions:
             raise Refusal(f'{self.command}: error: Invalid numeric value "{text}" for --{name}.', 1)
         return int(text)
 
-    def nodes(self) -> tuple[int, int] | None:
-        """Returns --nodes as (minimum, maximum)."""
-        sizes = [self._range(part) for part in self.values.get("nodes", "").split(",") if part]
-        return (min(sizes)[0], max(most for _, most in sizes)) if sizes else None
-
-    def node_counts(self) -> list[int]:
-        """Returns the numbers of nodes that a list like --nodes=1-2,4 allows; empty for a single range."""
+    def nodes(self) -> NodeCounts | None:
         text = self.values.get("nodes", "")
-        ranges = [self._range(part) for part in text.split(",") if part] if "," in text else []
-        return sorted({count for least, most in ranges for count in range(least, most + 1)})
-
-    def _range(self, text: str) -> tuple[int, int]:
-        low, dash, high = text.partition("-")
-        for part in (low, high):
-            if part and not re.fullmatch(r"\d+[kKmM]?", part):
-                raise self.bad(f'"{part}" is not a valid node count')
-        least, most = _count(low), _count(high) if dash else _count(low)
-        if most < least:
-            raise self.bad(f"Maximum node count {most} is less than minimum node count {least}")
-        return least, most
+        try:
+            return NodeCounts.of(text, self.release.knows_node_lists) if text else None
+        except ValueError as error:
+            raise self.bad(str(error)) from None
 
     def megabytes(self, name: str) -> int | None:
         text = self.values.get(name)
@@ -179,14 +166,6 @@ def _kind_and_count(text: str) -> tuple[str, int] | None:
     if not count.isdigit():
         return None if kind else (text, 1)
     return kind, int(count)
-
-
-def _count(text: str) -> int:
-    """Returns the number in a text like 2 or 2k, or -1 for an empty text."""
-    if not text:
-        return -1
-    scale = {"k": 1024, "m": 1024**2}.get(text[-1].lower(), 1)
-    return int(text.rstrip("kKmM")) * scale
 
 
 def signal_number(text: str) -> int | None:

@@ -30,7 +30,7 @@ def request_of(component: Component, pid: int, release: Release, hosts: Sequence
     nodes = options.nodes()
     name = options.get("job-name") if "job-name" in given else None
     request = StepRequest(name=os.path.basename(program[0]) if name is None else name, pid=pid)
-    request.nodes = nodes[0] if nodes else None
+    request.nodes = nodes.least if nodes else None
     request.tasks = options.number("ntasks")
     request.tasks_per_node = options.number("ntasks-per-node")
     inherited = options.tres_per_task()

@@ -86,9 +86,13 @@ def _size(job: JobRecord, row: SqueueJob, details: bool) -> list[str]:
     desc = job.desc
     nodes, cpus, release = row.number_of_nodes, row.cpus, row.controller.settings.release
     never_ran = job.over and not job.past
-    numbers = (ranges(desc.node_counts) if job.waits else "") or f"{nodes}{_most_nodes(job, nodes, release)}"
-    least = desc.tasks if desc.tasks is not None else max(nodes, desc.min_nodes)
-    of_nodes = nodes * (desc.tasks_per_node or 0) if desc.tasks is None or release.tasks_fill_nodes else 0
+    numbers = (ranges(desc.node_counts) if job.waits else "") or _node_counts(job, nodes, release)
+    least = max(desc.tasks, desc.kept_tasks) if desc.tasks is not None else max(nodes, desc.min_nodes)
+    of_nodes = (
+        (desc.min_nodes if job.waits else nodes) * (desc.tasks_per_node or 0)
+        if desc.tasks is None or release.tasks_fill_nodes
+        else 0
+    )
     tasks = "N/A" if never_ran and desc.tasks is None else max(least, of_nodes)
     tres = {"TRES": row.tres, "ReqTRES": row.asked_tres, "AllocTRES": row.tres if job.held_shares else "(null)"}
     each, threads = desc.cpus_per_task or 1, "1" if desc.hint == "nomultithread" else "*"
@@ -106,16 +110,18 @@ def _size(job: JobRecord, row: SqueueJob, details: bool) -> list[str]:
     return [*lines, f"MinCPUsNode={min_cpus(job)} {memory} MinTmpDiskNode=0"]
 
 
-def _most_nodes(job: JobRecord, nodes: int, release: Release) -> str:
-    """Returns the suffix -N after a waiting job's number of nodes: the maximum number of nodes that the job may get."""
+def _node_counts(job: JobRecord, nodes: int, release: Release) -> str:
+    """Returns the number of nodes, for a waiting job with the maximum number of nodes that the job may get."""
     desc = job.desc
-    if not job.waits or not release.most_nodes_shown:
-        return ""
+    if not job.waits or not (release.most_nodes_shown or (desc.nodes_asked and not job.last_size)):
+        return str(nodes)
     asked = desc.max_nodes or (desc.tasks if release.most_nodes_shown == "tasks" else 0) or 0
     looked_at = not job.held and job.reason not in ("Dependency", "BeginTime")
     never_tried = not looked_at and not desc.tasks_per_node and (desc.cpus_per_task or 1) == 1
     most = max(nodes, asked) if never_tried else asked
-    return f"-{most}" if most else ""
+    if not most or (most == nodes and not looked_at and not release.most_nodes_shown):
+        return str(nodes)
+    return f"{min(nodes, most)}-{most}"
 
 
 def _time_min(desc: JobDesc) -> str:

@@ -82,8 +82,9 @@ class SqueueJob:
         least = max(job.desc.min_nodes, -(-(job.desc.tasks or 1) // of_a_node))
         # Once the scheduler has looked at a job with a range of nodes, the job shows the most that it may get.
         looked_at = job.waits and job.last_sched and not job.held and job.reason not in ("Dependency", "BeginTime")
-        most = min(job.desc.max_nodes or 0, len(self.controller.model.nodes))
-        return max(least, most) if looked_at and self.controller.settings.release.most_nodes_shown else least
+        if not looked_at or not (job.desc.nodes_asked or self.controller.settings.release.most_nodes_shown):
+            return job.last_size or least
+        return max(least, min(job.desc.max_nodes or 0, len(self.controller.model.nodes)))
 
     @property
     def tres(self) -> str:
