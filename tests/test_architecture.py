@@ -44,7 +44,7 @@ MAY_IMPORT = {
 FLOORS = {
     "submission": "entry_check installed_check job render send snapshot plan resume sweep init show",
     "batch": "files processes decide nodes act attempt rescue main __main__ beside",
-    "check": "finding program subject cluster survival surroundings check at_submit show_check",
+    "check": "finding program subject cluster node_counts survival surroundings check at_submit show_check",
     "operate": (
         "output record find queue account why checkpoints status logs beside sweep change listing compare html_page"
         " report notebook"
@@ -87,10 +87,10 @@ TABLES = {"operate/why/signatures.py"}  # data, which may be longer
 # The lines that each part may have: they may only fall. Who needs more says in the commit what the lines buy.
 MOST_LINES = {
     "batch": 5400,
-    "check": 3350,
+    "check": 3420,
     "checkpoint": 7490,
     "cli": 2150,
-    "config": 2650,
+    "config": 2670,
     "fakeslurm": 17320,
     "operate": 11250,
     "recipes": 700,

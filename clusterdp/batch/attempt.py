@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from typing import Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from .act.check_nodes import check_nodes
 from .act.ending import Ending, drop_folders, wait_for_room
@@ -161,8 +161,10 @@ class ThisAttempt:
         gpus = (number(environ.get("SLURM_GPUS_ON_NODE", "")) or 0) * (job.node_count - len(self.placement.gone))
         when = float(awake.replace(",", ".")) if re.match("[0-9]+[.,]?[0-9]*$", awake) else time.time()
         cpus = self.placement.without_gone(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-        about = {"job": job.id, "restart": job.restart, "awake": when, "cpus": cpus, "gpus": gpus}
+        about: Dict[str, Any] = {"job": job.id, "restart": job.restart, "awake": when, "cpus": cpus, "gpus": gpus}
         about.update(partition=job.partition, account=environ.get("SLURM_JOB_ACCOUNT", ""))
+        if self.rules.sizes:
+            about["most_nodes"] = self.rules.sizes[-1]
         self.record.event("started", nodes=self.placement.text, **about)
         self.record.note("setup", self.setup.errors)
         if self.setup.failed:

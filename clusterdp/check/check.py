@@ -14,10 +14,11 @@ from clusterdp.check.cluster.cluster_facts import TIMEOUT_S, ClusterFacts, ask_c
 from clusterdp.check.cluster.limits import limit_findings
 from clusterdp.check.cluster.nodes import states_away
 from clusterdp.check.finding import LEVELS, Finding, place_of
+from clusterdp.check.node_counts import batch_findings, range_findings, range_notes
 from clusterdp.check.program import ProgramText, read_program, read_python_file, read_script
 from clusterdp.check.program.command_words import module_file
 from clusterdp.check.program.sources import OURS
-from clusterdp.check.subject import Subject, batch_findings, last_run, memory_findings
+from clusterdp.check.subject import Subject, last_run, memory_findings
 from clusterdp.check.surroundings.ignored_files import ignored_findings
 from clusterdp.check.surroundings.probe import environment_findings, host_python_findings, launch_findings
 from clusterdp.check.surroundings.storage_room import room_findings, sharing_findings
@@ -128,6 +129,7 @@ def all_findings(subject: Subject, cluster: ClusterFacts, hosts: set[str]) -> It
     yield from limit_findings(subject, cluster)
     yield from misread_findings(subject)
     yield from batch_findings(subject)
+    yield from range_findings(subject, cluster)
     yield from survival_findings(subject, cluster)
     yield from launcher_findings(subject)
     yield from signal_findings(subject, cluster)
@@ -154,8 +156,7 @@ def _hosts(subject: Subject, cluster: ClusterFacts) -> set[str]:
 
 
 def _notes(subject: Subject, cluster: ClusterFacts) -> Iterator[str]:
-    if (samples := subject.config.train.global_batch_size) is not None:
-        yield f"A step has {samples} samples, on {counted(subject.ranks, 'rank')} as on any other number."
+    yield from range_notes(subject, cluster)
     if not cluster.partitions:
         if cluster.silent:
             yield (

@@ -19,7 +19,7 @@ from clusterdp.rundir import RunDir, read_events
 from clusterdp.slurm.nodes import GPUS
 from clusterdp.slurm.quantities import megabytes_of, seconds_of
 from clusterdp.submission.render.script_spec import ScriptSpec, gpu_count
-from clusterdp.wording import counted, shares_of
+from clusterdp.wording import counted
 
 if TYPE_CHECKING:  # `submit` itself does not read the program
     from clusterdp.check.program import CodePlace, ProgramText
@@ -45,7 +45,8 @@ class Subject:
 
     @property
     def ranks(self) -> int:
-        return self.config.resources.nodes * self.spec.ranks_per_node
+        """The ranks of the job, at most."""
+        return self.config.resources.most_nodes * self.spec.ranks_per_node
 
     @property
     def nodes_words(self) -> str:
@@ -133,30 +134,6 @@ def memory_findings(subject: Subject) -> Iterator[Finding]:
         why = "a process that loads torch takes more, and is ended as out of memory"
         remedy = f"Write {said}G for gigabytes, or {said}M."
         yield Finding("warning", key, f"{said} is {said} MB: Slurm counts megabytes", why, remedy)
-
-
-def batch_findings(subject: Subject) -> Iterator[Finding]:
-    """Yields findings about train.global_batch_size, whose micro-batches probably have the size of a param."""
-    key, samples = "train.global_batch_size", subject.config.train.global_batch_size
-    given = (subject.config.params.get(name) for name in ("batch_size", "micro_batch_size"))
-    size = next((value for value in given if type(value) is int and value > 0), None)
-    if samples is None:
-        return
-    count, rest = divmod(samples, size or 1)
-    if size and rest:
-        why = f"a step is made of whole micro-batches, of params' {size} samples"
-        yield Finding("error", key, f"{samples} is not a multiple of {size}", why, f"Write e.g. {(count + 1) * size}.")
-    elif count < subject.ranks:
-        micro = f" in micro-batches of {size}" if size else ""
-        what = f"{samples} samples{micro} are too few for {subject.ranks} ranks"
-        remedy = "Use fewer ranks, or smaller micro-batches." if size else "Use fewer ranks."
-        yield Finding("error", key, what, "each rank needs a micro-batch of its own", remedy)
-    elif size and count % subject.ranks:
-        busy = count / (subject.ranks * -(-count // subject.ranks))
-        what = f"{count} micro-batches of {size} on {subject.ranks} ranks: {shares_of(count, subject.ranks)} on each"
-        fits = [ranks for ranks in range(1, subject.ranks) if count % ranks == 0]
-        remedy = f"Equal shares: {fits[-1]} ranks; or leave it so."
-        yield Finding("hint", key, what, f"the ranks are busy for {busy:.0%} of a step", remedy)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def resume_run(run: RunDir, options: argparse.Namespace) -> int:
     with RunLock(run) as lock:  # held until the job is submitted
         check_resumable(run, options.step, plan.spec.checkpoint_url)
         now = plan.spec.config
-        ranks = now.resources.nodes * plan.spec.ranks_per_node
+        ranks = [nodes * plan.spec.ranks_per_node for nodes in now.resources.sizes]
         for said in (old_code(run), size_change(run, config_again(run, read_config(run), ()), now, ranks)):
             print(said, end="\n" if said else "")
         return send_plan(plan, options, lock)

@@ -17,11 +17,12 @@ SEXAGESIMAL = "[0-5]?[0-9]"
 TIME = re.compile(
     rf"\d+(:{SEXAGESIMAL})?|\d+:{SEXAGESIMAL}:{SEXAGESIMAL}|\d+-\d+(:{SEXAGESIMAL}){{0,2}}|UNLIMITED|INFINITE"
 )
+NODES = re.compile(r"[1-9]\d{0,4}(-[1-9]\d{0,4})?(,[1-9]\d{0,4}(-[1-9]\d{0,4})?)*")
 MEMORY = re.compile(r"(?i)\d+[KMGT]?B?")
 SIGNALS = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU".split()
 LEAST_STEPS = 6  # the measurement leaves out the first 5 steps
 AT_LEAST = {  # minimum -> the keys that may not be smaller
-    1: "resources.nodes resources.cpus_per_task resources.tasks_per_node snapshot.max_mb local.cpus_per_node "
+    1: "resources.cpus_per_task resources.tasks_per_node snapshot.max_mb local.cpus_per_node "
     "train.accumulate train.global_batch_size train.max_steps profile.trace.steps checkpoint.keep_last "
     "checkpoint.every_steps checkpoint.keep_every checkpoint.timeout_s restart.max_attempts restart.chain "
     "sweep.samples sweep.parallel rehearse.steps",
@@ -55,6 +56,7 @@ def check(config: Config, sources: Mapping[str, str], sections: Collection[str] 
         *secrets(config, sections),
         *_bad_program(config),
         *_bad_choices(config),
+        *_bad_nodes(config),
         *_bad_submitit(config),
         *_bad_combinations(config),
         *_bad_values(config),
@@ -106,6 +108,38 @@ def _bad_choices(c: Config) -> Iterator[tuple[str, str, str]]:
             names = [name for name in allowed if name]
             close = closest(str(value), names)
             yield key, f"{value!r} is none of {', '.join(names)}", f"Write {close or 'one of these'}"
+
+
+def _bad_nodes(c: Config) -> Iterator[tuple[str, str, str]]:
+    key, text = "resources.nodes", c.resources.nodes if type(c.resources.nodes) in (int, str) else ""
+    if not NODES.fullmatch(str(text)):
+        given = c.resources.nodes
+        ends = (
+            f"{min(given)}-{max(given)}" if isinstance(given, list) and given and {*map(type, given)} == {int} else ""
+        )
+        remedy = f"Write nodes: {ends or '4, a range such as 2-8, or a list such as 2,4,8'}"
+        yield key, f"{given!r} is not a number of nodes, nor a range or a list", remedy
+    elif backwards := next((part for part in str(text).split(",") if not _goes_up(part)), ""):
+        yield key, f"{backwards} ends before it begins", f"Write nodes: {'-'.join(reversed(backwards.split('-')))}"
+    elif c.resources.is_elastic:
+        if c.entry and c.train.global_batch_size is None:
+            problem = f"with {text} nodes, the samples of a step would change with the nodes of each attempt"
+            remedy = "Set train.global_batch_size, the samples of a step on any number of nodes, or write one number"
+            yield key, problem, remedy
+        if c.resources.spare_nodes:
+            yield (
+                "resources.spare_nodes",
+                f"does not go with nodes: {text}",
+                "Leave it out, or write one number of nodes",
+            )
+        if "gpus" in c.resources.extra:
+            problem = f"is the same number on any of {text} nodes"
+            yield "resources.extra.gpus", problem, "Use resources.gpus_per_node"
+
+
+def _goes_up(part: str) -> bool:
+    low, _, high = part.partition("-")
+    return int(low) <= int(high or low)
 
 
 def _bad_submitit(c: Config) -> Iterator[tuple[str, str, str]]:

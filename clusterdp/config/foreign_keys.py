@@ -4,7 +4,7 @@ instead."""
 from __future__ import annotations
 
 KEYS = {  # clusterdp's key -> its names in other tools
-    "resources.nodes": "num_nodes nnodes n_nodes num_machines",
+    "resources.nodes": "num_nodes nnodes n_nodes num_machines min_nodes max_nodes nodes_min nodes_max",
     "resources.tasks_per_node": "ntasks ntasks_per_node tasks num_tasks num_processes ranks "
     "processes_per_node workers_per_node",
     "resources.gpus_per_node": "gpus gpu num_gpus n_gpus ngpus gpus_per_job devices nproc_per_node nprocs_per_node",
@@ -49,6 +49,7 @@ PARAMS = frozenset(
 )
 LOGS = frozenset("output error stdout stderr log log_dir logs log_file open_mode".split())
 NOTES = {
+    "resources.nodes": ": a number, a range such as 2-8, or a list such as 2,4,8",
     "resources.tasks_per_node": ": the ranks of each node",
     "resources.gpus_per_node": ": the GPUs of each node, one rank for each",
     "train.global_batch_size": ": samples of a step, on any number of ranks, in parts of the loader's batch_size",

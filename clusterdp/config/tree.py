@@ -29,7 +29,9 @@ class Section:
 class ResourcesConfig(Section):
     """The resources that the job requests, with Slurm's names: `cpus_per_task` is `--cpus-per-task`."""
 
-    nodes: int = 1  # number of nodes of the ranks; e.g. `4`
+    # Number of nodes of the ranks; or a range such as `2-8` or a list such as `2,4,8`, which needs
+    # train.global_batch_size: each attempt runs on as many as are free at its start; e.g. `4`
+    nodes: Any = 1
     # Nodes that the job has besides, in reserve: one takes the place of a node that is lost or silent for 10 s, and the
     # ranks start again, without the queue. They are charged as the others are, and need Slurm 22.05; e.g. `1`
     spare_nodes: int = 0
@@ -52,8 +54,31 @@ class ResourcesConfig(Section):
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def sizes(self) -> list[int]:
+        """The numbers of nodes with ranks that `nodes` allows, in order: [2, 4, 8] for `2,4,8`."""
+        found: set[int] = set()
+        for part in str(self.nodes).split(","):
+            low, _, high = part.partition("-")
+            found.update(range(int(low), int(high or low) + 1))
+        return sorted(found)
+
+    @property
+    def least_nodes(self) -> int:
+        return self.sizes[0]
+
+    @property
+    def most_nodes(self) -> int:
+        return self.sizes[-1]
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether an attempt may have another number of nodes than the attempt before."""
+        return len(self.sizes) > 1
+
+    @property
     def job_nodes(self) -> int:
-        return self.nodes + self.spare_nodes
+        """The least number of nodes that the job needs."""
+        return self.least_nodes + self.spare_nodes
 
 
 @dataclass(eq=False, repr=False)

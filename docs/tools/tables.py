@@ -63,9 +63,10 @@ EVENTS = {
     # the attempt begins
     "started": Event(
         "batch rank0",
-        "nodes job restart awake cpus gpus partition account pid",
-        "The batch program begins the attempt. `awake`: the time at which the script began. `cpus`: in Slurm's form, "
-        "by node. `gpus`: of all nodes. `rank0` writes it, with its `pid`, in an attempt without Slurm.",
+        "nodes most_nodes job restart awake cpus gpus partition account pid",
+        "The batch program begins the attempt. `most_nodes`: the end of a range of nodes. `awake`: the time at which "
+        "the script began. `cpus`: in Slurm's form, by node. `gpus`: of all nodes. `rank0` writes it, with its `pid`, "
+        "in an attempt without Slurm.",
     ),
     "queued": Event("batch", "since until", "The time that the job has waited in the queue."),
     "placed": Event("batch", "nodes", "Spare nodes take the places of others: the nodes of the ranks."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,8 @@ def test_too_deeply_nested_config_of_a_run_folder_is_refused(tmp_path: Path, tex
         ),
         (MINIMAL + "nodes: 2\n", "cfg.yaml:2: nodes: there is no such key. Did you mean resources.nodes?"),
         (MINIMAL + "zzz: 2\n", "cfg.yaml:2: zzz: there is no such key. Keys of the top level: name, entry,"),
-        (MINIMAL + "resources: {nodes: two}\n", "cfg.yaml:2: resources.nodes: 'two' is not a whole number."),
-        (MINIMAL + "resources: {nodes: 0}\n", "cfg.yaml:2: resources.nodes: 0 is less than 1."),
+        (MINIMAL + "resources: {nodes: two}\n", "cfg.yaml:2: resources.nodes: 'two' is not a number of nodes,"),
+        (MINIMAL + "resources: {nodes: 0}\n", "cfg.yaml:2: resources.nodes: 0 is not a number of nodes,"),
         (MINIMAL + "resources: 3\n", "cfg.yaml:2: resources: has keys of its own, not a value."),
         (MINIMAL + "resources: {time: 5m}\n", "resources.time: '5m' is not a time limit that Slurm knows."),
         (MINIMAL + "name: a\nname: b\n", "cfg.yaml:3: name: is there twice."),
@@ -321,3 +322,31 @@ def test_loading_a_config_leaves_the_dataclass_types_unchanged(tmp_path: Path) -
     load(tmp_path, MINIMAL)
     assert [(each.name, each.type) for each in dataclasses.fields(config.Config)] == before
     assert all(isinstance(kind, str) for _, kind in before)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sizes"), [(4, [4]), ("4", [4]), ("2-4", [2, 3, 4]), ("2,4,8", [2, 4, 8]), ("6-7,1", [1, 6, 7])]
+)
+def test_nodes_may_be_a_number_a_range_or_a_list(nodes: object, sizes: list[int]) -> None:
+    values = {"entry": "a:b", "train": {"global_batch_size": 8}, "resources": {"nodes": nodes}}
+    loaded = config.from_mapping(values).resources
+    assert (loaded.nodes, loaded.sizes, loaded.is_elastic) == (nodes, sizes, len(sizes) > 1)
+    assert (loaded.least_nodes, loaded.most_nodes) == (sizes[0], sizes[-1])
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        (
+            {},
+            "resources.nodes: with 2-4 nodes, the samples of a step would change with the nodes of each attempt. Set ",
+        ),
+        ({"spare_nodes": 1}, "resources.spare_nodes: does not go with nodes: 2-4. Leave it out, "),
+        ({"extra": {"gpus": 4}}, "resources.extra.gpus: is the same number on any of 2-4 nodes. Use "),
+    ],
+)
+def test_range_of_nodes_refuses_values_for_one_number(resources: dict[str, object], said: str) -> None:
+    train = {"global_batch_size": 8} if resources else {}
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        config.from_mapping({"entry": "a:b", "train": train, "resources": {"nodes": "2-4", **resources}})
+    config.from_mapping({"command": "a", "resources": {"nodes": "2-4"}})

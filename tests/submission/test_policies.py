@@ -416,3 +416,33 @@ def test_resubmitted_job_restores_the_newest_checkpoint_of_its_chain(run_script:
     run_script(values)
     run_script(values, job=8, CLUSTERDP_CHAIN="7", CLUSTERDP_REPLACES="7:7")
     assert (tmp_path / "seen").read_text().split() == ["10", "newest"]
+
+
+def test_job_on_a_range_avoids_a_node_and_starts_with_fewer(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    """Two nodes are left, as many as the last attempt had: a job of one size could not spare one."""
+    nodes(stubs, "n1", "n2")
+    hang = program("echo n1 >$CLUSTERDP_RUN_DIR/attempts/7.0/hung; exit 1")
+    given = {"SLURM_JOB_NUM_NODES": "2"}
+    run_script(hang | {"resources": {"nodes": "1-2"}}, **given)
+    assert updates(stubs) == ["update JobId=7 ExcNodeList=n1"]
+    assert "--nodes=2 --ntasks=2 " in (stubs.folder / "srun.args").read_text()
+
+
+@pytest.mark.parametrize(("tasks", "asked"), [(8, ["update JobId=7 NumTasks=2"]), (2, [])])
+def test_requeued_job_on_a_range_gets_the_tasks_of_its_least_nodes(
+    run_script: RunScript, stubs: Stubs, tasks: int, asked: list[str]
+) -> None:
+    job = stubs.folder / "job"
+    job.write_text(f"{job.read_text()}   NumNodes=4 NumCPUs=8 NumTasks={tasks} CPUs/Task=1\n")
+    run_script(program("exit 1") | {"resources": {"nodes": "1-4", "tasks_per_node": 2}}, SLURM_JOB_NUM_NODES="4")
+    assert requeues(stubs) == ["requeue 7"]
+    assert updates(stubs) == asked
+
+
+def test_job_on_one_number_of_nodes_keeps_its_tasks(run_script: RunScript, stubs: Stubs) -> None:
+    job = stubs.folder / "job"
+    job.write_text(f"{job.read_text()}   NumNodes=4 NumCPUs=8 NumTasks=8 CPUs/Task=1\n")
+    run_script(program("exit 1") | {"resources": {"nodes": 1}})
+    assert (requeues(stubs), updates(stubs)) == (["requeue 7"], [])

@@ -48,6 +48,16 @@ def test_passed_preflight_starts_the_ranks(
     assert "clusterdp.train.worker" in second
 
 
+def test_preflight_of_a_range_runs_on_the_given_nodes(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    (stubs.folder / "said").write_text(GOOD)
+    run_script(job | {"resources": {"nodes": "1-4"}, "train": {"global_batch_size": 8}}, SLURM_JOB_NUM_NODES="2")
+    assert cause(tmp_path) == "done"
+    first, second = (stubs.folder / "srun.args").read_text().split("--nodes=2 --ntasks=2 ")[1:]
+    assert ("train.preflight" in first, "train.worker" in second) == (True, True)
+
+
 def test_node_failing_the_preflight_is_excluded_and_the_job_requeued(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
 ) -> None:

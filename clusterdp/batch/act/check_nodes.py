@@ -20,6 +20,7 @@ from .step import Step
 
 UNKNOWN = End("unknown", "failed", 75, {"reason": "Slurm's controller does not answer"})
 OF_STATE = {slurm.RUNNING: "preflight", slurm.PREEMPTED: "preempted", slurm.TIME_LIMIT: "timeout"}
+SIZES = ("--nodes={nodes}", "--ntasks={nodes}")  # srun's options in the command
 NO_NODE = "-"  # stands for a failure of the preflight itself
 
 
@@ -42,7 +43,9 @@ def check_nodes(ending: Ending, step: Step, next_port: Callable[[], None]) -> No
 
 def _output(ending: Ending, step: Step, next_port: Callable[[], None]) -> str:
     path = os.path.join(ending.job.logs, "preflight.out")
-    words = [ending.job.run if word == "{run}" else word for word in ending.rules.preflight]
+    nodes = ending.rules.nodes + ending.rules.spare_nodes
+    known = {"{run}": ending.job.run, **{word: word.format(nodes=nodes) for word in SIZES}}
+    words = [known.get(word, word) for word in ending.rules.preflight]
     for _ in range(2):
         with open(path, "wb") as out:
             step.run(words, out, watched=False)

@@ -74,6 +74,7 @@ class Ending:
         if state == slurm.REQUEUED:
             words = "job {} has been requeued: attempt {} no longer acts for it."
             warn(words.format(self.job.id, self.job.attempt))
+            self._ask_for_least()
         else:  # the job was cancelled, which Slurm has on record
             self.record.event("signal", name="ending", exit=code)
         raise SystemExit(code)
@@ -172,12 +173,19 @@ class Ending:
         excluded, now = self.excluded(), self.rules.exclude if self._successor else look.excluded
         if excluded != now:
             self.slurm.exclude(self._successor or self.job.id, excluded)
+        self._ask_for_least()
         wait_s = pause_s(self.history.with_end(cause, 0, self.job.has_saved()), cause, self.rules, 0, 0)
         if wait_s > (0 if self._successor else HELD_S):  # an earlier start time would shorten Slurm's own pause
             self.slurm.begin_later(self._successor or self.job.id, wait_s)
             if not self._successor:
                 self.children.detach(lambda: self.slurm.begin_later_when_pending(time.monotonic() + wait_s))
         self._send("requeued", cause, {})
+
+    def _ask_for_least(self) -> None:
+        """Lets a requeued job with a range of nodes start with the least of them, whatever it had (Slurm 22.05)."""
+        least = self.rules.job_nodes * self.rules.tasks_per_node
+        if self.rules.sizes and not self._successor and self.slurm.glance().tasks > least:
+            self.slurm.set_tasks(least)
 
     def _send(self, event: str, cause: str, details: Mapping[str, Any]) -> None:
         try:

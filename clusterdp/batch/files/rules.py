@@ -21,7 +21,8 @@ class Rules(NamedTuple):
     """Fields that are also in the config have the names of the config's keys."""
 
     kind: str = "command"
-    nodes: int = 1  # nodes of the ranks
+    nodes: int = 1  # nodes of the ranks, in this attempt
+    sizes: List[int] = []  # the numbers of nodes that other attempts may have, in order; empty: `nodes`
     spare_nodes: int = 0  # nodes that the job has besides
     tasks_per_node: int = 1  # tasks of srun on each node of the ranks
     exclude: str = ""  # resources.exclude as written in the config
@@ -55,7 +56,8 @@ class Rules(NamedTuple):
 
     @property
     def job_nodes(self) -> int:
-        return self.nodes + self.spare_nodes
+        """The least number of nodes that the job needs."""
+        return (self.sizes or [self.nodes])[0] + self.spare_nodes
 
     def policy(self, cause: str) -> Policy:
         return self.policies.get(cause, Policy())

@@ -40,12 +40,13 @@ FOR_PEOPLE = (b"SQUEUE_", b"SINFO_", b"SLURM_TIME_FORMAT")
 
 class Look(NamedTuple):
     """state: the state of this job, one of the words above. excluded: ExcNodeList. ends_at: the time limit in seconds
-    since 1970; None without a limit. nodes: NodeList, without nodes that a --no-kill job has lost."""
+    since 1970; None without a limit. nodes: NodeList, without nodes that a --no-kill job has lost. tasks: NumTasks."""
 
     state: str
     excluded: str = ""
     ends_at: Optional[float] = None
     nodes: str = ""
+    tasks: int = 0
 
 
 def fields_of(said: str) -> Dict[str, str]:
@@ -128,6 +129,7 @@ class Slurm:
             "" if excluded == "(null)" else excluded,
             time_of(fields.get("EndTime", "")),
             fields.get("NodeList", ""),
+            int(fields.get("NumTasks", "0")) if fields.get("NumTasks", "").isdigit() else 0,
         )
 
     def glance(self) -> Look:
@@ -168,6 +170,11 @@ class Slurm:
         """Sets ExcNodeList of the job. Call exclude() after a requeue, because Slurm (22.05 to 26.05) cannot change the
         list of a running job."""
         self.ask(["scontrol", "update", "JobId=" + job, "ExcNodeList=" + nodes])
+
+    def set_tasks(self, tasks: int) -> None:
+        """Sets NumTasks of this job after its requeue. Slurm 22.05 has set it to the tasks of all nodes that the job
+        had, and would wait for as many nodes again."""
+        self.ask(["scontrol", "update", "JobId=" + self.job.id, "NumTasks={}".format(tasks)])
 
     def begin_later(self, job: str, seconds: int) -> None:
         """Makes a requeued job wait in the queue."""

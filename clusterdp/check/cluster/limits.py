@@ -109,7 +109,7 @@ def _of_size(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping
     if most.isdecimal() and resources.job_nodes > int(most):
         what = f"{subject.nodes_words} asked for, and {name} allows {most} at most"
         yield Finding("error", "resources.nodes", what, NEVER, f"Write {most} or less.")
-    if least.isdecimal() and resources.job_nodes < int(least):
+    if least.isdecimal() and resources.most_nodes + resources.spare_nodes < int(least):
         what = f"{subject.nodes_words} asked for, and {name} takes no job with less than {least}"
         yield Finding("error", "resources.nodes", what, NEVER, f"Write {least} or more.")
     memory = megabytes_of(limits.get("MaxMemPerNode", ""))

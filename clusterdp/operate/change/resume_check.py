@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -45,23 +45,24 @@ def check_step(run: RunDir, from_step: int | None, checkpoint_url: str | os.Path
         raise RunError(f"--from {from_step}: there is no checkpoint of that step. {_offer(steps)}")
 
 
-def size_change(run: RunDir, before: Config, now: Config, ranks: int) -> str:
+def size_change(run: RunDir, before: Config, now: Config, ranks: Sequence[int]) -> str:
     """Returns a line about the ranks and the samples of a step, if the ranks are not those that have saved the newest
-    checkpoint; else an empty text. before, now: the run's config, without and with the changes. ranks: with them."""
+    checkpoint; else an empty text. before, now: the run's config, without and with the changes. ranks: the possible
+    numbers of ranks with them."""
     from clusterdp.checkpoint.format.manifest import list_checkpoints
     from clusterdp.checkpoint.format.verified_reads import read_manifest
     from clusterdp.storage import open_storage
 
     url = now.checkpoint.url or os.fspath(run.checkpoints)
     found = list_checkpoints(url)
-    if not found or (was := found[-1].world_size) == ranks:
+    nodes = before.resources.nodes, now.resources.nodes
+    if not found or [was := found[-1].world_size] == [*ranks] or (was in ranks and nodes[0] == nodes[1]):
         return ""
     state: Any = {}
     with suppress(DamagedError, OSError):  # of which the attempt says more
         state = read_manifest(open_storage(url), found[-1]).state
-    nodes = before.resources.nodes, now.resources.nodes
     line = f"{nodes[0]} -> {nodes[1]} nodes, " if nodes[0] != nodes[1] else ""
-    line += f"{was} -> {ranks} ranks"
+    line += f"{was} -> {' to '.join(map(str, dict.fromkeys([ranks[0], ranks[-1]])))} ranks"
     position = state.get("loop") or {}
     batch, windows, micro = (integer(position.get(name)) or 0 for name in ("global_batch", "accumulate", "micro_batch"))
     samples = batch * (windows or 1)
@@ -69,14 +70,15 @@ def size_change(run: RunDir, before: Config, now: Config, ranks: int) -> str:
     if (whole := now.train.global_batch_size) is not None:
         step = f"a step stays {whole} samples" if whole == samples else f"a step has {samples} samples -> {whole}"
         count = whole // each if each else 0
-        few = ", which are too few" if count < ranks else f", {shares_of(count, ranks)} on each rank"
+        few = ", which are too few" if count < ranks[-1] else f", {shares_of(count, ranks[0])} on each rank"
+        few = few if len(ranks) == 1 or count < ranks[-1] else ""
         return f"{line}: {step}" + (f": {count} micro-batches of {each}{few}." if each else ".")
     if not samples:
         return f"{line}. The program's loader says what a step has on them."
-    new = each * ranks * now.train.accumulate
+    new = each * ranks[-1] * now.train.accumulate
     if new == samples:
         return f"{line}: a step stays {samples} samples."
-    fits = (windows or 1) == 1 and ranks <= samples // each
+    fits = (windows or 1) == 1 and ranks[-1] <= samples // each
     keeps = f" train.global_batch_size={samples} keeps it." if fits else ""
     return f"{line}: a step has {samples} samples -> {new}, with the same batch_size.{keeps}"
 

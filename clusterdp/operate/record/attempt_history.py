@@ -17,7 +17,7 @@ from clusterdp.rundir.lenient_reads import (
     time_of,
     words,
 )
-from clusterdp.slurm.hostlist import joined
+from clusterdp.slurm.hostlist import hosts_of, joined
 
 ENDINGS = frozenset({"finished", "failed", "requeued", "restarted", "cancelled"})  # the batch script's last event
 # Names of the `signal` events that the batch program records if Slurm ends the attempt. (The `signal` events of ranks
@@ -47,6 +47,7 @@ class AttemptHistory(NamedTuple):
     started: float | None = None
     ended: float | None = None
     nodes: str = ""
+    most_nodes: int = 0  # with a range of nodes: its end
     pid: int | None = None  # rank 0's process, of an attempt without Slurm
     avoid: tuple[str, ...] = ()  # nodes that later attempts avoid
     failed: bool = False  # the batch script recorded a failure, and did not requeue the job
@@ -81,6 +82,12 @@ class AttemptHistory(NamedTuple):
         return self.name.partition(".")[0]
 
     @property
+    def where(self) -> str:
+        """The attempt's nodes: `n[1-2]`, with a range of nodes `n[1-2], 2 of up to 8 nodes`. Empty if unknown."""
+        of_range = f", {len(hosts_of(self.nodes))} of up to {self.most_nodes} nodes" if self.most_nodes else ""
+        return self.nodes and self.nodes + of_range
+
+    @property
     def stopped_by_user(self) -> bool:
         """Whether `clusterdp stop` or job.stop() ended the attempt; `why` names the one of the two."""
         return self.cause == "stopped" and self.why not in ("", "claim", "entry")
@@ -112,6 +119,7 @@ def read_attempt(
         started=time_of(own[0]) if own else modified(attempt.path),
         ended=_ended(attempt, ending["cause"], own, endings, records),
         nodes=joined(str((by_kind.get("placed") or by_kind.get("started", {})).get("nodes") or "")),
+        most_nodes=integer(by_kind.get("started", {}).get("most_nodes")) or 0,
         pid=integer(by_kind.get("started", {}).get("pid")),
         avoid=tuple(words(attempt.avoid)),
         # Each crash is first recorded as failed, even if the run goes on; the `cause` file is written after that

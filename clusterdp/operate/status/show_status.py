@@ -100,7 +100,8 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
     if note := read_note(history.run):
         facts.append(("note", note))
     if history.job:
-        where = status.row.nodes if status.row else ""
+        where, last = status.row.nodes if status.row else "", newest(history.attempts)
+        where = last.where if where and last is not None and last.most_nodes else where
         facts.append(("job", history.job + (f" on {where}" if where else "")))
     if history.step is not None:
         facts.append(("step", _progress(history, status, now)))

@@ -217,7 +217,7 @@ def _of_running(history: RunHistory, status: RunStatus, now: float) -> list[tupl
     if last is None:
         return facts
     since = f", since {clock(last.started, now)}" if last.started else ""
-    facts.append(("where", f"attempt {last.number} on {last.nodes or 'its nodes'}{since}"))
+    facts.append(("where", f"attempt {last.number} on {last.where or 'its nodes'}{since}"))
     if history.step is not None:
         heard = f", {ago(history.measured_at, now)}" if history.measured_at else ""
         facts.append(("step", f"{history.step}{heard}"))

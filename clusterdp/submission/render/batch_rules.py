@@ -22,7 +22,8 @@ def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
     return {
         "kind": spec.kind,
         "name": config.name,
-        "nodes": config.resources.nodes,
+        "nodes": config.resources.least_nodes,
+        "sizes": config.resources.sizes if config.resources.is_elastic else [],
         "spare_nodes": config.resources.spare_nodes,
         "tasks_per_node": spec.tasks_per_node,
         "exclude": config.resources.exclude or "",
@@ -71,8 +72,8 @@ def _preflight(spec: ScriptSpec, check: str) -> list[str]:
     """Returns the command of the preflight step: one task on each node, which sees the GPUs of all ranks of the node. A
     healthy task always exits with 0. Any other code means that the task has died, and --kill-on-bad-exit ends the
     step."""
-    nodes, cpus = spec.config.resources.job_nodes, spec.config.resources.cpus_per_task * spec.ranks_per_node
-    words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
+    cpus = spec.config.resources.cpus_per_task * spec.ranks_per_node
+    words = ["srun", "--nodes={nodes}", "--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
     words += [*spec.preflight_flags(), "--export=ALL", "--kill-on-bad-exit=1", "--wait=420"]
     if spec.config.resources.gpus_per_task:
         # srun reads the job's request from these variables, and would give a task only the GPUs of one rank: Slurm

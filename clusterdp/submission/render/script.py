@@ -127,7 +127,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "python": spec.python,
         "archive": spec.archive,
         "kind": spec.kind,
-        "nodes": config.resources.nodes,
+        "nodes": Shell(config.resources.nodes),  # a number, or a range
         "allocated_nodes": Shell(_allocated_nodes(config.resources)),
         "spare_nodes": config.resources.spare_nodes,
         "ranks_per_node": spec.ranks_per_node,
@@ -155,7 +155,8 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
 def _allocated_nodes(resources: ResourcesConfig) -> str:
     """Returns the nodes of the ranks as the script's shell computes them: those of the allocation, because the request
     may have been changed on sbatch's command line or by scontrol."""
-    return str(resources.nodes) if resources.spare_nodes else f"${{SLURM_JOB_NUM_NODES:-{resources.nodes}}}"
+    least = resources.least_nodes
+    return str(least) if resources.spare_nodes else f"${{SLURM_JOB_NUM_NODES:-{least}}}"
 
 
 def _name(name: str, spec: ScriptSpec) -> str:

@@ -165,7 +165,7 @@ class ScriptSpec:
         cpus = r.cpus_per_task * self.ranks_per_node // tasks
         rows: list[tuple[str, str | None]] = [
             ("job-name", self.config.name),
-            ("nodes", str(r.job_nodes)),
+            ("nodes", str(r.job_nodes if r.spare_nodes else r.nodes)),
             ("ntasks-per-node", str(tasks)),
             ("cpus-per-task", str(cpus)),
             ("gpus-per-node", r.gpus_per_node if gpu_count(r.gpus_per_node) else None),

@@ -182,7 +182,7 @@ def _parameters(spec: ScriptSpec) -> dict[str, Any]:
         directives.pop(ours, None)
     return {
         "job_name": directives.pop("job-name"),
-        "nodes": int(cast(str, directives.pop("nodes"))),
+        "nodes": spec.config.resources.job_nodes,  # which `nodes` below replaces, because submitit knows no range
         "ntasks_per_node": int(cast(str, directives.pop("ntasks-per-node"))),
         "cpus_per_task": int(cast(str, directives.pop("cpus-per-task"))),
         "signal_delay_s": spec.config.launch.grace_s,

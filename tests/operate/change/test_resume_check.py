@@ -202,5 +202,18 @@ def test_resume_on_other_ranks_prints_the_samples_of_a_step(
     saved = manifest(world_size=4)
     write(builder.run.checkpoints, replace(saved, state={**saved.state, "loop": position}))
     before, now = (from_plain(Config, {"train": train, "resources": {"nodes": nodes}}) for nodes in (4, ranks))
-    assert size_change(builder.run, before, now, ranks) == f"4 -> {ranks} nodes, 4 -> {ranks} ranks{words}"
-    assert size_change(builder.run, before, now, 4) == ""
+    assert size_change(builder.run, before, now, [ranks]) == f"4 -> {ranks} nodes, 4 -> {ranks} ranks{words}"
+    assert size_change(builder.run, before, now, [4]) == ""
+
+
+def test_resume_prints_a_range_of_nodes_once(builder: RunBuilder) -> None:
+    saved = manifest(world_size=4)
+    write(builder.run.checkpoints, replace(saved, state={**saved.state, "loop": STEPS}))
+    values = {"train": GLOBAL, "resources": {"nodes": "2-8"}}
+    before, now = from_plain(Config, {"train": GLOBAL, "resources": {"nodes": 4}}), from_plain(Config, values)
+    said = "4 -> 2-8 nodes, 4 -> 2 to 8 ranks: a step stays 32 samples: 8 micro-batches of 4."
+    assert size_change(builder.run, before, now, range(2, 9)) == said
+    assert size_change(builder.run, now, now, range(2, 9)) == ""
+    assert "2 to 9 ranks: a step stays 32 samples: 8 micro-batches of 4, which are too few." in size_change(
+        builder.run, before, now, range(2, 10)
+    )

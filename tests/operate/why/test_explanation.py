@@ -203,6 +203,15 @@ def test_why_status_and_watch_do_not_blame_ranks_ended_by_slurm(cause: str, reas
         assert "rank 0" not in shown.partition("clusterdp ")[0]
 
 
+def test_status_and_why_show_the_end_of_a_range_of_nodes(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt(most_nodes=8).trained(1, 20)
+    queue.answers("7|RUNNING|None|n[1-2]")
+    history = read_history(builder.run)
+    assert "where  attempt 1 on n[1-2], 2 of up to 8 nodes" in screen(builder.run)
+    status = status_text(history, current_status(history), NOW, Colour(io.StringIO()))
+    assert "7 on n[1-2], 2 of up to 8 nodes" in "\n".join(status)
+
+
 def test_why_shows_the_state_of_running_vanished_cancelled_and_done_runs(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt().trained(1, 20)
     queue.answers("7|RUNNING|None|n[1-2]")
