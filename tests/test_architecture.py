@@ -94,7 +94,7 @@ MOST_LINES = {
     "fakeslurm": 17320,
     "operate": 11250,
     "recipes": 700,
-    "rehearse": 7850,
+    "rehearse": 7900,
     "rundir": 700,
     "slurm": 1100,
     "storage": 1460,

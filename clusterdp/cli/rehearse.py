@@ -58,7 +58,7 @@ def rehearse(options: argparse.Namespace) -> int:
     folder = Path(loaded.run_dir or Path("runs", new_name(f"rehearsal-{loaded.name}"))).absolute()
     make_parent(folder, named=bool(loaded.run_dir))
     loaded.run_dir = None
-    ranks = plan.spec.ranks_per_node * loaded.resources.nodes
+    ranks = plan.spec.ranks_per_node * loaded.resources.least_nodes
     jobs = options.jobs or max(1, (os.cpu_count() or 1) // ranks)
     out = sys.stderr if options.json else sys.stdout
     where = "a fake cluster" if options.cluster == "local" else "the real cluster"
@@ -93,6 +93,12 @@ def _chosen(only: list[str], config: Config) -> list[Drill]:
             if name not in NAMES:
                 remedy = did_you_mean(name, NAMES, "`clusterdp rehearse --list` names them.")
                 raise ConfigError(f"{key}: {name!r} is not a drill. {remedy}")
+    is_elastic = config.resources.is_elastic
     if only:
-        return [drill_of(name) for name in NAMES if name in only]
-    return [drill for drill in DRILLS if drill.name not in config.rehearse.skip]
+        chosen = [drill_of(name) for name in NAMES if name in only]
+        if sized := next((drill.name for drill in chosen if drill.other_size and not is_elastic), ""):
+            raise ConfigError(f"--only: {sized} is for a job with a range of nodes. Write e.g. resources.nodes=1-2.")
+        return chosen
+    return [
+        drill for drill in DRILLS if drill.name not in config.rehearse.skip and (is_elastic or not drill.other_size)
+    ]

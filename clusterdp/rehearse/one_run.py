@@ -120,7 +120,8 @@ def _cluster(spec: RunSpec, config: Config, ranks_per_node: int) -> DrillCluster
     if spec.cluster == "local":
         above = str(Path(spec.folder).parent)  # contains all runs, also the run whose snapshot is used again
         shared = shared_folders(spec.values, above, spec.submit_dir)
-        shape = shape_for(config, ranks_per_node, spare=1, grace_s=spec.grace_s)
+        spare = 1 + config.resources.most_nodes - config.resources.least_nodes
+        shape = shape_for(config, ranks_per_node, spare=spare, grace_s=spec.grace_s)
         return LocalCluster(shape=shape, shared=shared, sees_bytes=spec.drill in SEE_BYTES)
     return SlurmCluster(saves_at_term=spec.facts.ours)
 

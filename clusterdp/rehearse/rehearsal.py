@@ -266,6 +266,8 @@ class Rehearsal:
 
     def _judged(self, drill: Drill, reference: Reference) -> Verdict:
         overrides = [*self.overrides, *drill.always, *(drill.config if reference.facts.ours else ())]
+        if drill.other_size:
+            overrides.append("resources.nodes={},{}".format(*self.config.resources.sizes))
         for turn in itertools.count(1):
             name = drill.name if turn == 1 else f"{drill.name}-{turn}"
             result = self._run(drill.name, name, overrides, drill=drill.name, facts=reference.facts, seed=turn)

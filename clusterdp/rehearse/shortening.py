@@ -43,6 +43,8 @@ def for_all(config: Config, cluster: str = "local") -> list[str]:
         given["command"] = [*words, *config.rehearse.args]
     if config.resources.time is None or config.resources.time in ("UNLIMITED", "INFINITE"):
         given["resources.time"] = TIME
+    if config.resources.is_elastic:  # one number, so that the end states of all runs have the same bits
+        given["resources.nodes"] = config.resources.least_nodes
     if config.rehearse.steps is not None:
         given["train.max_steps"] = config.rehearse.steps
     return [f"{key}={json.dumps(value)}" for key, value in given.items()]

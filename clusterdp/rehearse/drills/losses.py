@@ -37,7 +37,7 @@ def rank_killed(scene: Scene) -> None:
 
 def node_lost(scene: Scene) -> None:
     """Makes a node of the job fail, which loses the files in its node-local folders. The cluster has a spare node."""
-    _fail(scene, lambda: scene.dice.choice(_job_nodes(scene)), "node-lost", "lost")
+    _fail(scene, lambda: scene.dice.choice(job_nodes(scene)), "node-lost", "lost")
 
 
 def node_replaced(scene: Scene) -> None:
@@ -53,7 +53,7 @@ def batch_host_lost(scene: Scene) -> None:
     if not sys.platform.startswith("linux"):
         raise NotPossibleHere("the nodes have keepers, of which another requeues the job, only on Linux")
     node = _nodes(scene)[0]
-    scene.wait("the keepers", lambda: all(_has_keeper(scene, each) for each in _job_nodes(scene)), KEEPER_S)
+    scene.wait("the keepers", lambda: all(_has_keeper(scene, each) for each in job_nodes(scene)), KEEPER_S)
     _fail(scene, lambda: node, "node-lost")
 
 
@@ -87,7 +87,7 @@ def node_stopped(scene: Scene) -> None:
     scene.hit(f"all processes of node {node} stood still, and it was named as silent after {took_s:.1f} s")
 
 
-def _job_nodes(scene: Scene) -> list[str]:
+def job_nodes(scene: Scene) -> list[str]:
     """Returns the nodes of the job, spare ones included."""
     names = scene.cluster.run("squeue", "-h", "-j", scene.job, "-o", "%N").strip()
     return scene.cluster.run("scontrol", "show", "hostnames", names).split()

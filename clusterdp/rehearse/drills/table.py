@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clusterdp.rehearse.drills import copies, losses, saves, stops, strikes
+from clusterdp.rehearse.drills import copies, losses, saves, sizes, stops, strikes
 from clusterdp.rehearse.drills.scene import Scene
 
 NO_CONFIG: tuple[str, ...] = ()
@@ -32,6 +32,7 @@ class Drill:
     do: Callable[[Scene], None]
     config: tuple[str, ...] = NO_CONFIG  # overrides of the config for programs with our loop
     always: tuple[str, ...] = NO_CONFIG  # overrides of the config for all programs
+    other_size: bool = False  # whether the job has a range of nodes, and comes back on another number of them
     only_here: bool = False  # whether the fault needs ranks on this machine, and no job is submitted elsewhere
 
 
@@ -57,6 +58,10 @@ DRILLS = (
         losses.batch_host_lost,
         always=SPARE,
         only_here=True,
+    ),
+    Drill("fewer-nodes", "comes back on fewer nodes", sizes.fewer_nodes, other_size=True, only_here=True),
+    Drill(
+        "more-nodes", "comes back on fewer nodes, and then on more", sizes.more_nodes, other_size=True, only_here=True
     ),
     Drill("node-stopped", "a node stands still for seconds", losses.node_stopped),
     Drill(

@@ -41,6 +41,10 @@ from clusterdp.rehearse.state import Difference, compare
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.wording import counted, some_of
 
+# Of the norm of a tensor, on other numbers of ranks, whose sums are rounded otherwise. After 200 steps, losses were at
+# most 5e-4 apart; where samples had other weights, 0.1 and more.
+ROUNDING = 1e-3
+OF_RANKS = ("rng", "sampler")
 SHOWN = 5  # maximum number of differences that a verdict shows
 EARLY = 0.8  # part of the whole run's time; an attempt that exits with 0 before was not done
 
@@ -122,10 +126,14 @@ def judge(
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
     if elsewhere := _resumed_elsewhere(result, history) or _queued_again(result, history):
         return Verdict(verdict=FAILED, said=elsewhere, **told)  # type: ignore[arg-type]
-    differences, unread = _differences(reference, run)
+    differences, unread = _differences(reference, run, drill)
     witness = [words for _, words in not_repeated(history.attempts)]
-    if unread or differences:
-        said = unread or f"it ended in another state: {differ(len(differences))}{_beyond(reference, differences)}"
+    if unread or differences or (drill.other_size and witness):
+        said = (
+            unread
+            or "its steps are not those of the other number of nodes" * (not differences)
+            or f"it ended in another state: {differ(len(differences))}{_beyond(reference, differences)}"
+        )
         firsts = tuple(f"{each.key} {each.what}" for each in differences[:SHOWN])
         after = after_fault(reference, run, history, result)
         found = diagnose(replace(case, after=after), differences)
@@ -134,7 +142,8 @@ def judge(
         told |= {"differences": firsts, "differing": len(differences)}
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnosis, **told)  # type: ignore[arg-type]
     compared = compared_with(reference, run, result.hits[0].at)
-    told |= {"state": reference.equal, "compared": tuple(compared.what), "left_out": compared.left_out_words}
+    equal = "equal but for rounding" if drill.other_size else reference.equal
+    told |= {"state": equal, "compared": tuple(compared.what), "left_out": compared.left_out_words}
     if (work := lost_work(case)) and work.steps > config.rehearse.may_lose:
         return Verdict(verdict=LOST_WORK, said=work.words, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
     if not reference.facts.ours and (said := unsaved(case, config.rehearse.may_lose)):
@@ -144,7 +153,7 @@ def judge(
         return Verdict(verdict=LOST_WORK, said=said, diagnosis=anew, **told)  # type: ignore[arg-type]
     other = compared.other + witness
     beside = f"; beside the end state, {some_of(other, 3)}" if other else ""
-    said = f"{_passed(history, result, lost, reference)}{beside}"
+    said = f"{_passed(history, result, lost, reference, equal)}{beside}"
     return Verdict(verdict=PASSED, said=said, **told)  # type: ignore[arg-type]
 
 
@@ -187,7 +196,7 @@ def _last_steps(history: RunHistory, facts: Facts) -> dict[str, int]:
     return {name: steps[-1] for name, steps in printed(history, history.run, facts)}
 
 
-def _passed(history: RunHistory, result: RunResult, lost: int | None, reference: Reference) -> str:
+def _passed(history: RunHistory, result: RunResult, lost: int | None, reference: Reference, equal: str) -> str:
     hit = {each.attempt for each in result.hits}
     failed = [each for each in history.attempts if each.cause in CRASHES and each.name not in hit]
     again = len(history.ran) - 1 - len(failed)
@@ -201,19 +210,27 @@ def _passed(history: RunHistory, result: RunResult, lost: int | None, reference:
         error = find_failure(history._replace(attempts=history.attempts[: failed[-1].number])).error
         also = f"; attempt {failed[-1].number} failed by itself{f': {error}' if error else ''}"
     unmade = f"; {result.unmade}" if result.unmade else ""
-    return f"{back}{cost}, {reference.equal}{unmade}{also}"
+    return f"{back}{cost}, {equal}{unmade}{also}"
 
 
-def _differences(reference: Reference, run: RunDir) -> tuple[list[Difference], str]:
-    """Returns the differences from the undisturbed end state, or why the run's end state cannot be compared."""
+def _differences(reference: Reference, run: RunDir, drill: Drill) -> tuple[list[Difference], str]:
+    """Returns the differences from the undisturbed end state, or why the run's end state cannot be compared. Of a run
+    on several numbers of nodes, those beyond rounding: random numbers and the place in the data are its last ranks'."""
     try:
         got = reference.state_of(run)
         if got is None:
             wanted = some_of(list(reference.patterns), 3) or "no good checkpoint"
             return [], f"it ended without its end state: {wanted}"
-        return compare(reference.state, got, reference.spread, reference.runs), ""
+        found = compare(reference.state, got, reference.spread, reference.runs)
+        if drill.other_size:
+            found = [each for each in found if each.part not in OF_RANKS and not _is_rounded(each)]
+        return found, ""
     except CheckpointError as error:
         return [], f"its end state cannot be read: {error}"
+
+
+def _is_rounded(each: Difference) -> bool:
+    return each.part in ("model", "optimizer", "metrics", "other") and each.size <= ROUNDING
 
 
 def _beyond(reference: Reference, differences: list[Difference]) -> str:

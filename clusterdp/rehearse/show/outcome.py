@@ -83,7 +83,7 @@ def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
         "took_s": ended - began,
         "runs_s": sum(rehearsal.runs_s),
         "ranks": rehearsal.ranks,
-        "nodes": rehearsal.config.resources.nodes,
+        "nodes": rehearsal.config.resources.least_nodes,
         "seed": rehearsal.seed,
         "grace_s": rehearsal.grace_s,
         "steps": facts.steps,

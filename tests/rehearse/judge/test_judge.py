@@ -49,8 +49,8 @@ def made(tmp_path: Path) -> MakeRun:
     return make
 
 
-def reference(made: MakeRun) -> Reference:
-    run = made(["done"], ["step 9"], {"sum": 4, "scheduler": {"last_epoch": 3}}, "undisturbed")
+def reference(made: MakeRun, total: float = 4, epoch: int = 3) -> Reference:
+    run = made(["done"], ["step 9"], {"sum": total, "scheduler": {"last_epoch": epoch}}, "undisturbed")
     state = end_state(run, ("state.json",))
     assert state
     return Reference(run.path, Facts(steps=9), state, ("state.json",))
@@ -69,6 +69,20 @@ def test_drill_passes_if_the_requeued_job_reaches_the_same_end_state(made: MakeR
     verdict = verdict_of(made, run, RunResult("done", hits=(hit("preempted", grace_s=9.0),)))
     assert (verdict.verdict, verdict.said) == (PASSED, "back after 1 interruption, nothing lost, bit for bit")
     assert verdict.evidence == ("attempt 1: it was preempted",)
+
+
+@pytest.mark.parametrize(
+    ("total", "epoch", "verdict"), [(4.0001, 5000, PASSED), (4.1, 5000, FAILED), (4.0, 5001, FAILED)]
+)
+def test_other_number_of_nodes_passes_with_a_rounded_state_and_exact_counts(
+    made: MakeRun, total: float, epoch: int, verdict: str
+) -> None:
+    state = {"sum": total, "scheduler": {"last_epoch": epoch}}
+    run = made(["preempted", "done"], ["step 4", "step 5\nstep 9"], state)
+    result = RunResult("done", hits=(hit("preempted", grace_s=9.0),))
+    found = judge(drill_of("fewer-nodes"), result, run.path, reference(made, 4.0, 5000), CONFIG)
+    assert found.verdict == verdict, found.said
+    assert (found.verdict == PASSED) == ("nothing lost, equal but for rounding" in found.said)
 
 
 def test_drill_cut_off_by_the_rehearsal_itself_is_undecided(made: MakeRun) -> None:

@@ -130,6 +130,16 @@ MUTANTS = {
         ranks=2,
         missed="the diagnosis names what differs, and no cause",
     ),
+    "loss_times_ranks": Mutant(
+        "fewer-nodes",
+        (FAILED,),
+        ("model", "optimizer"),
+        config={
+            "entry": "loss_times_ranks:main",
+            "train": {"global_batch_size": 32},
+            "resources": {"nodes": "1-2", "tasks_per_node": 1},
+        },
+    ),
     "log_truncated": Mutant("preempted", (FAILED,), ("losses.csv",), missed=BESIDE),
 }
 IN_TEST_ALL = ("delete_first", "partial_restore", "sorted_as_text", "swallows_full_disk")
