@@ -86,11 +86,11 @@ TABLES = {"operate/why/signatures.py"}  # data, which may be longer
 
 # The lines that each part may have: they may only fall. Who needs more says in the commit what the lines buy.
 MOST_LINES = {
-    "batch": 5400,
+    "batch": 5470,
     "check": 3420,
     "checkpoint": 7490,
     "cli": 2150,
-    "config": 2670,
+    "config": 2690,
     "fakeslurm": 17320,
     "operate": 11250,
     "recipes": 700,

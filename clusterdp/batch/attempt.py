@@ -163,8 +163,7 @@ class ThisAttempt:
         cpus = self.placement.without_gone(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
         about: Dict[str, Any] = {"job": job.id, "restart": job.restart, "awake": when, "cpus": cpus, "gpus": gpus}
         about.update(partition=job.partition, account=environ.get("SLURM_JOB_ACCOUNT", ""))
-        if self.rules.sizes:
-            about["most_nodes"] = self.rules.sizes[-1]
+        about.update({"most_nodes": self.rules.sizes[-1]} if self.rules.sizes else {})
         self.record.event("started", nodes=self.placement.text, **about)
         self.record.note("setup", self.setup.errors)
         if self.setup.failed:
@@ -439,8 +438,8 @@ class ThisAttempt:
                     break
                 self.children.sleep(pause)
         word, reason, step = ([*words(path), "", "", ""])[:3]
-        is_saved = self.job.has_saved()
-        return Ended(code, self.took_s, word, reason, number(step) or 0, is_saved, bool(self.setup.failed))
+        reason = "grown" if self.step.grows and reason == "time" else reason
+        return Ended(code, self.took_s, word, reason, number(step) or 0, self.job.has_saved(), bool(self.setup.failed))
 
     def _follow(self, decision: Decision, look: Look, code: int) -> NoReturn:
         if isinstance(decision, End):

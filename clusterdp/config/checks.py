@@ -32,7 +32,10 @@ AT_LEAST = {  # minimum -> the keys that may not be smaller
     + " ".join(f"restart.{cause}.limit restart.{cause}.wait_s" for cause in POLICIES),
 }
 # These keys must be above 0.
-TIMES = "launch.grace_s train.timeout_s restart.hang_after_s checkpoint.every_s metrics.every_s restart.max_hours"
+TIMES = (
+    "launch.grace_s train.timeout_s restart.hang_after_s restart.grow_after_s checkpoint.every_s metrics.every_s "
+    "restart.max_hours"
+)
 OURS = {  # option of sbatch that the script sets itself -> the key to write instead
     "job-name": "name",
     "output": "logs/ of each attempt, in the run folder",
@@ -57,6 +60,7 @@ def check(config: Config, sources: Mapping[str, str], sections: Collection[str] 
         *_bad_program(config),
         *_bad_choices(config),
         *_bad_nodes(config),
+        *_bad_growth(config),
         *_bad_submitit(config),
         *_bad_combinations(config),
         *_bad_values(config),
@@ -135,6 +139,18 @@ def _bad_nodes(c: Config) -> Iterator[tuple[str, str, str]]:
         if "gpus" in c.resources.extra:
             problem = f"is the same number on any of {text} nodes"
             yield "resources.extra.gpus", problem, "Use resources.gpus_per_node"
+
+
+def _bad_growth(c: Config) -> Iterator[tuple[str, str, str]]:
+    key = "restart.grow_after_s"
+    if c.restart.grow_after_s is None:
+        return
+    if not c.resources.is_elastic:
+        yield key, f"has no effect with nodes: {c.resources.nodes}", "Write a range such as nodes: 2-8, or leave it out"
+    if not (c.entry and c.restart.requeue and c.backend == "sbatch" and c.launch.launcher == "srun"):
+        # torchrun starts ranks in sessions of their own, which no signal of srun reaches
+        needs = "needs entry:, restart.requeue: true, backend: sbatch and launch.launcher: srun"
+        yield key, needs, "Set these, or leave it out"
 
 
 def _goes_up(part: str) -> bool:

@@ -190,6 +190,9 @@ class RestartConfig(Section):
     # After so many seconds of an entry under srun, ranks for the next attempt on the same nodes wait with torch loaded,
     # which takes about 0.3 GB of memory a rank; none: they start when they are needed; e.g. `60`
     warm_after_s: float | None = 30
+    # With a range of nodes: the run saves and goes back into the queue when, for so many seconds, enough nodes were
+    # idle for a larger number of the range, and no other job waited for them; none: it stays as it is; e.g. `600`
+    grow_after_s: float | None = None
     # requeue: the same job again; resubmit: a new job after it, for sites that forbid requeue; e.g. `resubmit`
     how: str = "requeue"
     # With resubmit: the next job waits in the queue while one runs, up to so many jobs in all; e.g. `5`

@@ -71,6 +71,7 @@ EVENTS = {
     "queued": Event("batch", "since until", "The time that the job has waited in the queue."),
     "placed": Event("batch", "nodes", "Spare nodes take the places of others: the nodes of the ranks."),
     "preflight": Event("batch", "seconds failures", "`launch.preflight` has ended. `failures`: a text per node."),
+    "grows": Event("batch", "size", "The ranks are told to save, so that the job is requeued for `size` nodes."),
     "warm": Event("batch", "", "Ranks in reserve, with torch loaded, are the ranks of this attempt."),
     "restored": Event(
         "rank0",

@@ -57,6 +57,7 @@ def test_rank_outcome_ends_the_run_unless_it_is_requeue_or_missing(word: str, re
         (slurm.RUNNING, Ended(0, 5), COMMAND, "End done"),
         (slurm.RUNNING, Ended(0, 5), ENTRY, ""),
         (slurm.RUNNING, Ended(75, 5), COMMAND, "Requeue asked"),
+        (slurm.RUNNING, Ended(75, 90, "requeue", "grown", saved=True), ENTRY, "Requeue grown"),
         (slurm.RUNNING, Ended(75, 5), ENTRY, ""),
         (slurm.RUNNING, Ended(9, 5), COMMAND, ""),
     ],

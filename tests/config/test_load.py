@@ -350,3 +350,19 @@ def test_range_of_nodes_refuses_values_for_one_number(resources: dict[str, objec
     with pytest.raises(ConfigError, match=re.escape(said)):
         config.from_mapping({"entry": "a:b", "train": train, "resources": {"nodes": "2-4", **resources}})
     config.from_mapping({"command": "a", "resources": {"nodes": "2-4"}})
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"resources": {"nodes": 2}}, "restart.grow_after_s: has no effect with nodes: 2. Write a range"),
+        ({"backend": "submitit"}, "restart.grow_after_s: needs entry:, restart.requeue: true, backend: sbatch and "),
+        ({"launch": {"launcher": "torchrun"}}, "restart.grow_after_s: needs entry:, "),
+        ({"restart": {"grow_after_s": 0}}, "restart.grow_after_s: 0 is not above 0."),
+    ],
+)
+def test_growth_needs_a_range_and_a_requeue(values: dict[str, Any], said: str) -> None:
+    needed = {"resources": {"nodes": "2-4"}, "restart": {"grow_after_s": 60}, "train": {"global_batch_size": 8}}
+    config.from_mapping({"entry": "a:b", **needed})
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        config.from_mapping({"entry": "a:b", **needed, **values})

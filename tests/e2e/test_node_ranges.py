@@ -112,6 +112,24 @@ def test_requeued_job_has_fewer_and_more_nodes_with_the_same_steps(
     assert not run.events("not-repeated"), run.account()
 
 
+def test_job_on_few_nodes_is_requeued_when_others_have_been_idle(
+    cluster: Cluster, start: Callable[..., Run], project: Path
+) -> None:
+    everything = len(cluster.run("sinfo", "-h", "-N", "-p", "main").splitlines())
+    with taken(cluster, everything - 2), ExitStack() as fewer:
+        fewer.enter_context(taken(cluster, 1))
+        run = start("run", "params.delay_s=0.4", "restart.grow_after_s=4")
+        run.wait_step(4)
+        fewer.close()
+        wait_for("its requeue", lambda: run.events("requeued"), 60, report=run.account)
+        assert run.wait_end() == "COMPLETED", run.account()
+    assert run.causes() == ["grown", "done"], run.account()
+    assert [len(event["nodes"].split(",")) for event in sizes(run)] == [1, 2], run.account()
+    assert [event["size"] for event in run.events("grows")] == [2], run.account()
+    losses = [step for step, _ in steps(project, "run")]
+    assert losses == [*range(32)], run.account()
+
+
 def sizes(run: Run) -> list[dict[str, Any]]:
     expand = lambda nodes: ",".join(run.cluster.run("scontrol", "show", "hostnames", nodes).split())  # noqa: E731
     return [{**event, "nodes": expand(event["nodes"])} for event in run.events("started")]

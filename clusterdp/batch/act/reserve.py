@@ -14,7 +14,7 @@ import sys
 import time
 from typing import List, Mapping, Optional, Sequence, Tuple
 
-from ..files.job import COLD, EXPORTED, RESERVE, Job
+from ..files.job import COLD, EXPORTED, LOADED, RESERVE, Job
 from ..files.rules import Rules
 from ..files.texts import warn
 from ..processes.children import Children, end
@@ -23,7 +23,6 @@ from .errors import Errors
 
 END_S = 2.0  # limit of the seconds in which the tasks end by themselves
 AGAIN_S = 10.0  # seconds between two looks whether the ranks have loaded torch
-LOADED = "key"  # file of an attempt: rank 0 has loaded torch (train/process/attempt.py)
 LOGS = "next"  # folder of the logs in that of the attempt before
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import subprocess
 import time
 from typing import IO, Callable, List, Mapping, Optional, Sequence, Tuple
@@ -19,6 +20,7 @@ from ..processes.children import Children, end, exit_code
 from ..processes.notify import Notify
 from .ending import Ending
 from .errors import Errors, grace_s
+from .growth import Growth
 from .log_silence import LogSilence
 from .reserve import Reserve, logs_of
 
@@ -66,7 +68,7 @@ class Watch:
 class Step:
     """first: srun's words about the end of the first task that has failed, in the last run; empty if none has.
     has_killed: whether this program has then ended the other tasks. lost: silent nodes, because of which this program
-    has ended the step."""
+    has ended the step. grows: whether the ranks were told to stop because of idle nodes."""
 
     def __init__(
         self,
@@ -90,6 +92,7 @@ class Step:
         self.reserve: Optional[Reserve] = None
         self.first = ""
         self.has_killed = False
+        self.grows = False
         self.lost: List[str] = []
         self._kill_at = math.inf  # time at which an srun that was ended gets KILL
         self._consider_at = 0.0  # time at which silent nodes may end the step
@@ -183,6 +186,9 @@ class Step:
         found = []
         if self.rules.kind == "entry":
             found.append(Watch(self.children, LINGERING_S, lambda: self._end_lingering(child)))
+        growth = Growth(self.rules, self.job, self.ending.slurm)
+        if growth.is_wanted:
+            found.append(Watch(self.children, growth.pause_s, lambda: self._look_for_nodes(growth, child)))
         if self.rules.silence_s:
             silence = LogSilence(self.rules, self.job.logs, self.children, self.placement)
             found.append(Watch(self.children, silence.pause_s, lambda: self._look_at_silence(silence, child)))
@@ -264,6 +270,17 @@ class Step:
             return True
         warn("the ranks have left their outcome, and srun has not ended for 5 minutes. Ending it.")
         child.terminate()
+        return False
+
+    def _look_for_nodes(self, growth: Growth, child: "subprocess.Popen[bytes]") -> bool:
+        size = growth.look()
+        if not size:
+            return True
+        said = "enough nodes for {} have been idle for {:.0f} s. The ranks save, and the job is requeued for them."
+        warn(said.format(size, self.rules.grow_after_s or 0))
+        self.record.event("grows", size=size)
+        self.grows = True
+        child.send_signal(signal.SIGUSR2)  # srun hands it on, and for the ranks it means that the time is nearly up
         return False
 
     def _look_at_silence(self, silence: LogSilence, child: "subprocess.Popen[bytes]") -> bool:

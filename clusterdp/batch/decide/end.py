@@ -64,7 +64,8 @@ def by_slurm(ended: Ended, now: str, history: History, rules: Rules) -> Tuple[De
     if now == slurm.TIME_LIMIT:
         return (requeued("timeout", ended, history, rules),)
     if ended.word == "requeue":
-        return (requeued("timeout" if ended.reason == "time" else "signal", ended, history, rules),)
+        cause = {"time": "timeout", "grown": "grown"}.get(ended.reason, "signal")
+        return (requeued(cause, ended, history, rules),)
     if rules.kind != "entry" and ended.code == 0:
         said = "the kernel has killed a process for lack of memory, though the program has ended with 0; see {logs}"
         return (End("done", "finished", 0, {}, said if ended.has_kills else ""),)

@@ -13,6 +13,7 @@ CAUSES = {
     "node-lost": "ended because a node failed, or Slurm could not start its ranks",
     "signal": "stopped by a signal",
     "asked": "asked to be requeued",
+    "grown": "stopped to go on with more nodes",
     "bad-node": "did not start: one of its nodes is on the run's avoid list",
     "early": "did not start: a run that it follows goes on in another job",
     "preflight": "did not start because a node failed the preflight",

@@ -83,6 +83,7 @@ SETUP = ("CLUSTERDP_SETUP_FAILED", "CLUSTERDP_SETUP_CODE", "CLUSTERDP_SETUP_ERRO
 BEGAN = "CLUSTERDP_BEGAN"  # start of an attempt under submitit, and the length of its output at this time
 # Variables for this program, not for the ranks.
 OWN = ("CLUSTERDP_CHAIN", "CLUSTERDP_REPLACES", "CLUSTERDP_UNWRITTEN", BEGAN, *SETUP)
+LOADED = "key"  # file of an attempt: rank 0 has loaded torch (train/process/attempt.py)
 COLD = "cold"  # file of an attempt: its program sets variables that torch reads when it is loaded
 RESERVE = "CLUSTERDP_RESERVE"  # tells a task to wait for the next attempt (reserve.py)
 EXPORTED = (  # names of variables that the ranks get from this program

@@ -23,6 +23,7 @@ class Rules(NamedTuple):
     kind: str = "command"
     nodes: int = 1  # nodes of the ranks, in this attempt
     sizes: List[int] = []  # the numbers of nodes that other attempts may have, in order; empty: `nodes`
+    grow_after_s: Optional[float] = None
     spare_nodes: int = 0  # nodes that the job has besides
     tasks_per_node: int = 1  # tasks of srun on each node of the ranks
     exclude: str = ""  # resources.exclude as written in the config

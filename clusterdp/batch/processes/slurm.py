@@ -27,6 +27,7 @@ PATIENCE_S = 1800
 PENDING_S = 30
 ANSWER_S = 10
 USABLE = ("idle", "mixed", "allocated", "completing", "planned")
+WAITS = ("Resources", "Priority", "None")  # reasons of jobs that wait for nodes
 SLEEPING = "~#!%-+"  # marks of sinfo at the state of a node that a job can have; others are `*` (silent), `$`, `@`, `^`
 # Slurm's own lines, which start like this. Plugins and a site's wrappers print any text around them, on both streams.
 OURS = r"(?m)^(?:scontrol: error: |slurm_\w+ error: ?)?"
@@ -230,13 +231,19 @@ class Slurm:
         said = self.ask(words, err=False).said if nodes else ""
         return sorted(set(re.findall(r"(?m)^([\w.-]+)\|[a-z]\S*\s*$", said)))
 
-    def usable_nodes(self, without: str) -> List[str]:
+    def has_waiting(self) -> bool:
+        """Returns whether a job waits for nodes of this job's partition; True if Slurm does not answer."""
+        words = ["squeue", "--noheader", "--partition=" + self.job.partition, "--states=PENDING", "--format=%r"]
+        answer = self.ask(words, err=False)
+        return answer.code != 0 or any(line.strip() in WAITS for line in answer.said.split("\n"))
+
+    def usable_nodes(self, without: str, usable: Tuple[str, ...] = USABLE) -> List[str]:
         """Returns the nodes on which this job could run: nodes that are up, in its partition and reservation, with the
-        same hardware as the job's nodes. without: a list of nodes that are never usable."""
+        same hardware as the job's nodes. without: a list of nodes that are never usable. usable: states."""
         kind, reservation = "%c|%m|%G|%f", self.job.reservation
         alike = self._sinfo("--nodes=" + self.job.nodes, kind)
         never, found = set(self.expand(without)), set()
-        states = (*USABLE, "reserved") if reservation else USABLE  # Slurm shows its idle nodes as reserved
+        states = (*usable, "reserved") if reservation else usable  # Slurm shows its idle nodes as reserved
         if reservation:
             shown = fields_of(self.ask(["scontrol", "show", "reservation", reservation], err=False).said)
             reserved = set(self.expand(shown.get("Nodes", "")))

@@ -16,7 +16,7 @@ STOPPED_BY = {
     "entry": "it cannot run as it is: a mistake in its config, its code or what is installed",
 }
 # Causes that are printed with the step at which the attempt ended
-AT_A_STEP = FAULTS | {"preempted", "timeout", "signal", "asked", "cancelled", "requeued", "node-lost"}
+AT_A_STEP = FAULTS | {"preempted", "timeout", "signal", "asked", "grown", "cancelled", "requeued", "node-lost"}
 
 # The exit code of srun after it has ended all ranks because one rank failed. That rank's own code is in the log: see
 # `why`.

@@ -25,6 +25,7 @@ def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
         "nodes": config.resources.least_nodes,
         "sizes": config.resources.sizes if config.resources.is_elastic else [],
         "spare_nodes": config.resources.spare_nodes,
+        "grow_after_s": config.restart.grow_after_s,
         "tasks_per_node": spec.tasks_per_node,
         "exclude": config.resources.exclude or "",
         "nodelist": config.resources.nodelist or "",
