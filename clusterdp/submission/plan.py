@@ -26,6 +26,7 @@ from clusterdp.submission.installed_check import check_installed
 from clusterdp.submission.render.job_secrets import check_secrets, secret_paths
 from clusterdp.submission.render.script import Script, render
 from clusterdp.submission.render.script_spec import ScriptSpec, make_spec
+from clusterdp.submission.snapshot.sent_project import code_is_here, submit_directory
 
 if TYPE_CHECKING:  # a dry run, which does not import these modules, is a tenth faster
     from clusterdp.config import Given
@@ -146,7 +147,7 @@ def make_plan(config: Config) -> Plan:
     """Returns the plan of a new run. Templates are read, and no file is written."""
     if config.sweep.given:
         raise ConfigError("sweep: is several runs, where one is meant. Use clusterdp.submit_sweep(), or leave it out.")
-    submit_dir = Path.cwd()
+    submit_dir = submit_directory()
     return plan_for(config, RunDir(new_path(config, submit_dir)), submit_dir)
 
 
@@ -162,7 +163,7 @@ def plan_for(config: Config, run: RunDir, submit_dir: Path, code_of: RunDir | No
     shared = Path(os.path.realpath(run.code)) if run.code.is_symlink() else None  # the snapshot of the run's sweep
     spec = make_spec(config, run.path, submit_dir, sys.executable, shared)
     check_archive(spec.archive)
-    if config.entry and can_be_judged(spec):
+    if config.entry and can_be_judged(spec) and code_is_here():
         code = next((each.code for each in (run, code_of) if each and each.code.is_dir()), submit_dir)
         check_entry(config.entry, config.params, code, elsewhere(config))
         if not elsewhere(config):

@@ -14,16 +14,18 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from clusterdp.config.tree import SnapshotConfig
 from clusterdp.errors import ConfigError
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir
 from clusterdp.submission.snapshot.copied_files import copy_files, find_earlier, snapshot_of
+from clusterdp.submission.snapshot.sent_project import check_whole, sent_project
 from clusterdp.wording import some_of
 
 MIB = 1 << 20
@@ -67,6 +69,15 @@ class CodeSnapshot:
         return "\n".join([*said, in_words(self.ignored)] if self.ignored else said)
 
 
+class ChosenFiles(NamedTuple):
+    """The files of a snapshot. `files` maps each relative name to its lstat."""
+
+    files: Mapping[str, os.stat_result]
+    linked: Sequence[str]  # paths of snapshot.link
+    secret: tuple[str, ...]
+    bytes: int
+
+
 def take(
     source: Path, target: Path, limits: SnapshotConfig, leave_out: Path, secrets: Collection[str] = ()
 ) -> CodeSnapshot:
@@ -75,7 +86,22 @@ def take(
 
     The files of the snapshot are read-only. A file that has not changed since the previous run is a hard link to that
     run's file. The link takes no space and no time, and each run keeps the file when the other run is removed."""
-    inside = leave_out.relative_to(source).as_posix() + "/" if source in leave_out.parents else None
+    chosen = choose(source, limits, leave_out, secrets)
+    target.mkdir(parents=True)
+    copied = copy_files(source, target, chosen.files, find_earlier(target.parent))
+    for link in chosen.linked:
+        _link(source, target, link)
+    ignored = tuple(find_ignored(source, chosen.linked))
+    return CodeSnapshot(len(chosen.files), chosen.bytes, copied, ignored, chosen.secret)
+
+
+def choose(
+    source: Path, limits: SnapshotConfig, leave_out: Path | None = None, secrets: Collection[str] = ()
+) -> ChosenFiles:
+    """Returns the files of `source` that a snapshot has. Raises ConfigError if they are too large. The arguments are
+    those of take()."""
+    check_whole(source)
+    inside = leave_out.relative_to(source).as_posix() + "/" if leave_out and source in leave_out.parents else None
     hidden = {os.path.relpath(os.path.realpath(path), os.path.realpath(source)) for path in secrets}
     links = {link.rstrip("/") for link in limits.link}
     linked = sorted(link for link in links if links.isdisjoint(map(str, PurePath(link).parents)))  # the outermost
@@ -99,11 +125,7 @@ def take(
             f"{shown}. "
             "Let git ignore them, name them in snapshot.link (linked, not copied), or raise snapshot.max_mb."
         )
-    target.mkdir(parents=True)
-    copied = copy_files(source, target, found, find_earlier(target.parent))
-    for link in linked:
-        _link(source, target, link)
-    return CodeSnapshot(len(found), total, copied, tuple(find_ignored(source, linked)), secret)
+    return ChosenFiles(found, linked, secret, total)
 
 
 def is_secret(path: Path) -> bool:
@@ -164,6 +186,9 @@ def changed_since(code: Path, source: Path) -> list[str]:
 def list_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Yields (relative name, lstat) of each file that belongs to the snapshot. Files of runs do not belong to the
     snapshot."""
+    if (sent := sent_project()) and source == sent.folder:
+        yield from ((name, os.lstat(source / name)) for name in sent.names)
+        return
     listed = git_lists(source, "--cached", "--others", "--exclude-standard")
     if listed is None:
         yield from _walk(source)

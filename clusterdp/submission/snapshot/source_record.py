@@ -21,6 +21,7 @@ from typing import Any
 from clusterdp import __version__
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.submission.render.script_spec import ScriptSpec
+from clusterdp.submission.snapshot.sent_project import sent_project
 
 GIT_TIMEOUT_S = 10.0  # git takes longer for a work tree of a million files
 MOST_DIFF = 10_000_000  # bytes
@@ -28,7 +29,8 @@ PACKAGE = re.compile(r"(.+?)-([^-]+)\.(?:dist-info|egg-info)")
 
 
 def write_record(run: RunDir, spec: ScriptSpec) -> None:
-    git, diff = _git(spec.submit_dir)
+    sent = sent_project()
+    git, diff = (sent.git, sent.diff) if sent else git_record(spec.submit_dir)
     record = {
         "clusterdp": __version__,
         "time": time.time(),
@@ -63,7 +65,7 @@ def installed_packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _git(source: Path) -> tuple[dict[str, Any] | None, bytes]:
+def git_record(source: Path) -> tuple[dict[str, Any] | None, bytes]:
     """Returns (commit, branch, whether files have uncommitted changes), and the changes as a diff. The remote is left
     out, because its URL may contain a password."""
     head = _call_git(source, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")

@@ -26,6 +26,7 @@ from clusterdp.submission.send.new_folder import empty
 from clusterdp.submission.snapshot import code_snapshot, source_record
 from clusterdp.submission.snapshot.batch_copy import write_batch
 from clusterdp.submission.snapshot.code_snapshot import CodeSnapshot
+from clusterdp.submission.snapshot.sent_project import code_is_here, submit_directory
 
 if TYPE_CHECKING:
     from clusterdp.submission.snapshot.code_snapshot import CodeSnapshot
@@ -66,7 +67,7 @@ def make_sweep_plan(given: Given) -> SweepPlan:
     """Returns the plan of a sweep, and writes no file. Raises ConfigError for an invalid value, with the element that
     has the value."""
     sweep = resolve_sweep(given)
-    first, submit_dir = sweep.elements[0].config, Path.cwd()
+    first, submit_dir = sweep.elements[0].config, submit_directory()
     if first.backend == "submitit":
         raise ConfigError("backend: submitit has no sweeps. Use backend: sbatch.")
     check_secrets(first)
@@ -75,7 +76,7 @@ def make_sweep_plan(given: Given) -> SweepPlan:
     spec = make_spec(first, folder.path, submit_dir, sys.executable)
     check_same_script(sweep.elements, spec)
     check_words_differ(sweep.elements, spec)
-    if first.entry and can_be_judged(spec):
+    if first.entry and can_be_judged(spec) and code_is_here():
         _check_entries(sweep.elements, submit_dir)
     arrays = _arrays(len(sweep.elements), sweep.settings.parallel)
     scripts = [(array, render(replace(spec, array=array))) for array in arrays]
