@@ -12,10 +12,9 @@ from clusterdp.config.load import (
     read,
     read_resolved,
     resolve,
-    site_profile,
-    user_profile,
 )
 from clusterdp.config.tree import Config
+from clusterdp.site_profile import site_profile, user_profile
 
 __all__ = [
     "Config",

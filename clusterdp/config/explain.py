@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterdp.config import tree as config_module
-from clusterdp.config.tree import Config
+from clusterdp.config.tree import Config, SiteConfig
 from clusterdp.errors import ConfigError
 from clusterdp.wording import did_you_mean, unit_of
 
@@ -54,7 +54,7 @@ class KeyExplanation:
 def explain(key: str = "") -> str:
     """Returns the explanation of a key, of all keys of a section, or of all keys. Raises ConfigError, with a similar
     key, if the key does not exist."""
-    everything = list(explanations())
+    everything = list(explanations(SiteConfig()))
     found = [one for one in everything if not key or one.key == key or one.key.startswith(f"{key}.")]
     if not found:
         meant = key_named(key.rpartition(".")[2]) or key
@@ -85,8 +85,9 @@ def explanations(tree: Any = None, above: str = "") -> Iterator[KeyExplanation]:
 
 
 def comments_of(tree: type) -> dict[str, str]:
-    """Returns the comment of each field: the text at the end of the field's line, or on the lines above."""
-    return _comments()[tree.__name__]
+    """Returns the comment of each field, inherited ones too: the text at the end of the field's line, or on the lines
+    above."""
+    return {name: text for kind in reversed(tree.__mro__) for name, text in _comments()[kind.__name__].items()}
 
 
 @functools.cache

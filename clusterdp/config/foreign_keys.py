@@ -72,5 +72,7 @@ def remedy_for(name: str) -> str:
     """Returns a sentence that names the key to write; empty for a name that no other tool has."""
     if name.lower() in LOGS:
         return "Leave it out: each rank has a log of its own in the run folder, which run_dir names."
+    if name in ("on", "remote"):
+        return "It says on which machine verbs run: write it into your site profile, ~/.config/clusterdp/site.yaml."
     key = key_for(name)
     return f"Write {key}{NOTES.get(key, '')}." if key else ""

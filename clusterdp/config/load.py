@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from clusterdp.config.after import read_after
-from clusterdp.config.tree import Config
+from clusterdp.config.tree import Config, SiteConfig
 from clusterdp.config.value_types import misfits, without_none
 from clusterdp.errors import ConfigError
 from clusterdp.plainfile import read_plain
+from clusterdp.site_profile import site_profile
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", bound="DataclassInstance")
 PACKAGE = Path(__file__).resolve().parents[1]
+PROFILE_ALONE = ("on", "remote")  # keys of the site profile that say on which machine the verbs run
 BLOCKS = ("grid", "zip", "points", "random")  # blocks of `sweep:`; a sweep has one or more of them
 
 
@@ -110,7 +112,9 @@ def read(
     from clusterdp.config import files
 
     profile = site_profile()
-    layers = [files.read_file(profile, Config) if profile else files.Layer()]
+    layers = [files.read_file(profile, SiteConfig) if profile else files.Layer()]
+    for key in PROFILE_ALONE:
+        layers[0].values.pop(key, None)
     folder = None if isinstance(what, Mapping) else Path(what).parent
     if isinstance(what, Mapping):
         layers.append(files.read_mapping(what, Config, place))
@@ -251,25 +255,6 @@ def explain(error: Exception, sources: Mapping[str, str]) -> ConfigError:
     if "Grammar" in type(error).__name__ or re.search(r"Interpolation key '[^']*[^\w.'][^']*' not found", said):
         return ConfigError(f"{place}{key}: has a ${{...}} that is not an interpolation. For a shell, write \\${{...}}.")
     return ConfigError(f"{place}{key}: {said.rstrip('.')}. Correct the value.")
-
-
-def site_profile() -> Path | None:
-    """Returns the file of the site profile: $CLUSTERDP_SITE, else site.yaml in the user's configuration folder, else in
-    the machine's. None if no such file exists."""
-    named = os.environ.get("CLUSTERDP_SITE")
-    if named:
-        if not Path(named).is_file():
-            raise ConfigError(f"CLUSTERDP_SITE: no such file: {named}. Correct or unset it.")
-        return Path(named)
-    for path in (user_profile(), Path("/etc/clusterdp/site.yaml")):
-        if path.is_file():
-            return path
-    return None
-
-
-def user_profile() -> Path:
-    """Returns the path of the user's own site profile. The file need not exist."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "clusterdp", "site.yaml")
 
 
 def dump(config: Config, known: dict[str, tuple[Any, str]] | None = None) -> str:

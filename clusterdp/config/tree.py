@@ -405,3 +405,22 @@ class Config(Section):
     sweep: SweepConfig = field(default_factory=SweepConfig)
     local: LocalConfig = field(default_factory=LocalConfig)
     rehearse: RehearseConfig = field(default_factory=RehearseConfig)
+
+
+@dataclass(eq=False, repr=False)
+class RemoteConfig(Section):
+    """A cluster behind ssh: where your projects are there, and by which interpreter clusterdp runs there."""
+
+    # The folder there that stands for the folder in which you type; PROJECT in it is the name of that one. It begins
+    # with / or ~/; e.g. `~/runs/PROJECT`
+    folder: str = "~/clusterdp/PROJECT"
+    # The interpreter there that has clusterdp: a name on PATH there, or a path; e.g. `~/envs/torch/bin/python`
+    python: str = "python3"
+
+
+@dataclass(eq=False, repr=False)
+class SiteConfig(Config):
+    """The site profile: values for all configs, and the keys that no config may have."""
+
+    on: str | None = None  # the host of ~/.ssh/config on which the verbs run; default: this machine; e.g. `cluster`
+    remote: RemoteConfig = field(default_factory=RemoteConfig)

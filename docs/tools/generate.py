@@ -19,7 +19,7 @@ from clusterdp import errors, rundir
 from clusterdp.batch.files.causes import CAUSES, FAULTS
 from clusterdp.checkpoint import errors as checkpoint_errors
 from clusterdp.config.explain import KeyExplanation, comments_of, explanations
-from clusterdp.config.tree import Config
+from clusterdp.config.tree import Config, SiteConfig
 from clusterdp.operate.queue import pending_reasons
 from clusterdp.operate.why import signatures
 from clusterdp.rundir import sweep
@@ -45,6 +45,9 @@ def config_page() -> str:
     parts = [intro, "## Keys of the run", *keys]
     for each in sections:
         parts += [f"## {code(each.name)}", *_section(getattr(tree, each.name), each.name)]
+    names = {each.key for each in explanations()}
+    parts += ["## Keys of the site profile alone"]
+    parts += [_key(each) for each in explanations(SiteConfig()) if each.key not in names]
     return page("Config keys", *parts)
 
 

@@ -282,7 +282,7 @@ def test_explain_prints_a_meaning_of_several_lines_whole() -> None:
 
 def test_explain_without_key_lists_each_key_once() -> None:
     told = [line for line in explain().splitlines() if not line.startswith(" ")]
-    assert told == list(KEYS)
+    assert told == [*KEYS, "on", "remote.folder", "remote.python"]
     assert (
         explain("checkpoint").count("\ncheckpoint.") == len([key for key in KEYS if key.startswith("checkpoint.")]) - 1
     )
