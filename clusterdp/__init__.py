@@ -20,6 +20,7 @@ name is imported when it is first used, so that importing clusterdp is fast.
     train/         compute node: the training, from a rank's environment to its last step
     checkpoint/    compute node: checkpoints, saved and loaded by all ranks
     operate/       login node: commands for a submitted run
+    remote/        --on HOST: the verbs on a cluster behind ssh
     fakeslurm/     a Slurm in a folder
     rehearse/      a test that a job ends in the same state after disturbances
     rundir/        the run folder: names of its files, and its ledger

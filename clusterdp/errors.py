@@ -17,6 +17,8 @@ error as one line.
     ├── RendezvousError       exit 6   the ranks did not find each other
     ├── FakeError             exit 7   the fake cluster failed
     ├── OutputError           exit 1   the output cannot be written: a full disk
+    ├── RemoteError           exit 9   a cluster behind ssh cannot run the verb: no clusterdp there, another version
+    │   └── Unreachable       exit 9   no connection to it; a kept answer may have been shown
     └── TrainError            exit 8   the training cannot continue: ranks with different models, a loss that is NaN
 
 A message has the form `<key or object>: <mistake, with the value>. <remedy>.`
@@ -79,3 +81,11 @@ class OutputError(ClusterdpError):
 
 class TrainError(ClusterdpError):
     exit_code = 8
+
+
+class RemoteError(ClusterdpError):
+    exit_code = 9
+
+
+class Unreachable(RemoteError):
+    pass

@@ -24,6 +24,7 @@ MIRRORS = {
     "plainfile": ["operate/test_odd_files.py"],
     "procfs": ["test_procfs.py"],
     "rundir": ["operate/test_odd_files.py", "operate/logs", "operate/record", "submission/test_lock.py"],
+    "site_profile": ["config", "remote"],
     "wording": ["test_wording.py"],
 }
 ACROSS = [ROOT / "tests" / name for name in ("test_maps.py", "test_architecture.py")]

@@ -72,7 +72,7 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     left out, because adding all verbs takes some milliseconds."""
     top = CliParser(
         prog="clusterdp",
-        usage="clusterdp [--version] [--debug] VERB ...",
+        usage="clusterdp [--version] [--debug] [--on HOST] VERB ...",
         description="One YAML file in; a multi-node PyTorch training out that cannot lose work.",
         epilog=f"{_overview()}\n\n{EPILOG}",
         example="clusterdp submit train.yaml",
@@ -81,6 +81,7 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     top.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     top.add_argument("-V", "--version", action="version", version=f"clusterdp {__version__}", help=argparse.SUPPRESS)
     top.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)  # show a traceback with an error
+    top.add_argument("--on", metavar="HOST", help=argparse.SUPPRESS)  # taken before: it may stand after the verb, too
     subparsers = top.add_subparsers(prog="clusterdp", metavar="VERB", required=True, help=argparse.SUPPRESS)
     first = next((word for word in words or () if word != "--debug"), "--help" if words == [] else "")
     needed = [each for each in VERBS if each.name == first] or VERBS

@@ -56,7 +56,16 @@ def init(options: argparse.Namespace) -> int:
 
     from clusterdp.submission.init import plan, write
 
-    files = plan(Path(options.folder))
+    if (host := options.on[-1] if options.on else "here") != "here":
+        from clusterdp.remote.proposal import propose
+
+        files, said = propose(host)
+        print("\n".join(said))
+        if not options.dry_run:
+            print("\n".join(write(files)))
+            return 0
+    else:
+        files = plan(Path(options.folder))
     if options.dry_run:
         print("\n".join(f"==> {file.path} <==\n{file.text}" for file in files), end="")
         return 0

@@ -31,6 +31,7 @@ EXIT_CODES = {
     "6": "the ranks did not find each other",
     "7": "the fake cluster could not do it",
     "8": "this training cannot continue: ranks with different models, a loss that is NaN",
+    "9": "the cluster behind ssh (`--on HOST`) cannot be reached, or has no clusterdp of this version",
     "75": "an exit code of jobs: stopped and saved, but not requeued (`stop`, `restart.requeue: false`, or a "
     "refusal by Slurm)",
     "130": "Ctrl-C while following a run; the job continues",
