@@ -35,9 +35,10 @@ def cluster_in(home: str) -> str:
 
 def set_clusters(names: str) -> None:
     """Makes Slurm's commands in this process ask these clusters, by names as in `--clusters`; if empty, the default."""
-    os.environ["SLURM_CLUSTERS"] = names
-    if not names:
-        del os.environ["SLURM_CLUSTERS"]
+    if names:
+        os.environ["SLURM_CLUSTERS"] = names
+    else:
+        os.environ.pop("SLURM_CLUSTERS", None)
 
 
 @contextmanager

@@ -59,8 +59,10 @@ def commands_of(cluster: str) -> Iterator[None]:
     try:
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        # Only what has changed: other threads may read the environment, as for TZ, at the same time.
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before.items() - os.environ.items())
 
 
 def _ask(cluster: str) -> None:
