@@ -142,6 +142,7 @@ def _list(sub: CliParser) -> None:
     sub.add_argument("--tag", metavar="WORD", help="that is in its note")
     sub.add_argument("--since", metavar="WHEN", help="submitted since: 12h, 3d, 2w, 14:30 or 2026-01-31")
     sub.add_argument("-n", type=int, dest="limit", metavar="N", help="default: 20 on a terminal, else all; 0: all")
+    sub.add_argument("--watch", action="store_true", help="go on with a line for each change of a state, until Ctrl-C")
 
 
 def _goodput(sub: CliParser) -> None:

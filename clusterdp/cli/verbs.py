@@ -119,7 +119,14 @@ def list_(options: argparse.Namespace) -> int:
     from clusterdp.operate.listing.list_runs import Wanted, list_runs
 
     filters = make_filters(options.state, options.name, options.tag, options.since, time.time())
-    list_runs(Wanted(filters, options.all, options.limit, options.json), sys.stdout, sys.stderr)
+    wanted = Wanted(filters, options.all, options.limit, options.json)
+    if options.watch:
+        from clusterdp.operate.listing.watch_runs import watch_runs
+
+        if options.json:
+            raise ConfigError("--json: does not go with --watch, which is for people. Leave one out.")
+        watch_runs(wanted, sys.stdout, sys.stderr)
+    list_runs(wanted, sys.stdout, sys.stderr)
     return 0
 
 

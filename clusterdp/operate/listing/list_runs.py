@@ -76,6 +76,11 @@ def list_runs(wanted: Wanted, out: TextIO, err: TextIO, now: float | None = None
         reading.read(wanted.rows(out))
     finally:  # even after Ctrl-C, so that the next `list` need not read these folders again
         reading.kept.save()
+    print_list(reading, out, err)
+
+
+def print_list(reading: Reading, out: TextIO, err: TextIO) -> None:
+    wanted = reading.wanted
     for complaint in reading.complaints:
         err.write(f"clusterdp: {complaint}\n")
     err.flush()

@@ -16,6 +16,7 @@ from clusterdp.operate.account.run_account import account_so_far
 from clusterdp.operate.find.find_run import is_run
 from clusterdp.operate.find.run_index import index_path
 from clusterdp.operate.queue.run_status import RunStatus, is_open
+from clusterdp.operate.record.ending import ending_text
 from clusterdp.operate.record.run_history import RunHistory, newest, read_history
 from clusterdp.operate.status.show_status import in_brief, left_s
 from clusterdp.operate.sweep.elements import arrays_of, with_job_of_array
@@ -30,7 +31,7 @@ SETTLED_S = 120.0
 # killed.
 SILENT_S = 86400.0
 # Another version of clusterdp may read more from the same folder. Therefore each version ignores the other's file.
-HEADER = f"clusterdp {__version__}, summaries 4".encode()
+HEADER = f"clusterdp {__version__}, summaries 5".encode()
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ def summary_of(history: RunHistory, status: RunStatus, now: float, as_recorded: 
         "hours": account.hours if account.unit else None,
         "hours_lost": account.lost_hours if account.unit else None,
         "left_s": left_s(history, status, now),
+        "ended": (last and ending_text(last)) or None,
         "as_recorded": as_recorded,
         "elements": None,
     }
