@@ -88,6 +88,7 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.ddp_cost
 	$(bin)/python -m tests.benchmarks.snapshot
 	$(bin)/python -m tests.benchmarks.list_runs
+	$(bin)/python -m tests.benchmarks.top
 	$(bin)/python -m tests.benchmarks.checkpoint_ls
 	$(bin)/python -m tests.benchmarks.logs
 	$(bin)/python -m tests.benchmarks.checkpoint_speed --mb 1000 --ranks 1 2

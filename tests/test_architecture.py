@@ -57,7 +57,7 @@ FLOORS = {
     "check": "finding program subject cluster node_counts survival surroundings check at_submit show_check",
     "operate": (
         "output record find queue account why checkpoints status logs beside sweep change listing compare html_page"
-        " report notebook"
+        " report top notebook"
     ),
     "checkpoint": "errors format state save load checkpointer",
     "fakeslurm": (
@@ -86,6 +86,7 @@ OWNERS = {
     "asyncssh": ("storage/sftp.py",),
     "cloudpickle": ("functions.py", "train/process/launch.py", "train/process/launched_rank.py"),
     "jinja2": ("submission/render/script.py", "operate/html_page/document.py"),
+    "textual": ("operate/top/",),
 }
 TORCH_FREE = ("checkpoint/format/", "checkpoint/errors.py")  # what login nodes read of checkpoints
 STDLIB_ONLY = ("batch/", "slurm/", "fakeslurm/")
@@ -102,7 +103,7 @@ MOST_LINES = {
     "cli": 2200,
     "config": 2690,
     "fakeslurm": 17320,
-    "operate": 11250,
+    "operate": 11950,  # `top`, and `list --watch` as its plain text
     "recipes": 700,
     "rehearse": 7900,
     "remote": 1700,  # --on HOST: a cluster behind ssh
@@ -354,7 +355,9 @@ def test_login_node_commands_load_no_torch(verb: str, run_folder: Path, checkpoi
     names = loaded_by(f"from clusterdp.cli import main\nassert main({words!r}) {expected}", cwd=tmp_path)
     assert "torch" not in names
     if verb.endswith("--help") or verb in ("--version", "status", "why", "list", "note", "cancel"):
-        assert not names & {"submitit", "omegaconf", "fsspec", "jinja2"}, "they cost more than the verb itself"
+        assert not names & {"submitit", "omegaconf", "fsspec", "jinja2", "textual"}, (
+            "they cost more than the verb itself"
+        )
 
 
 def loaded_by(code: str, cwd: Path = ROOT) -> set[str]:

@@ -145,6 +145,10 @@ def _list(sub: CliParser) -> None:
     sub.add_argument("--watch", action="store_true", help="go on with a line for each change of a state, until Ctrl-C")
 
 
+def _top(sub: CliParser) -> None:
+    sub.add_argument("--all", action="store_true", help="also the runs of other folders")
+
+
 def _goodput(sub: CliParser) -> None:
     sub.add_argument("--since", metavar="WHEN", help="the hours of all runs of this folder since: 30d, 2w, 2026-01-31")
     sub.add_argument("--all", action="store_true", help="of the runs of other folders, too, by partition and account")
@@ -303,6 +307,7 @@ VERBS = (
         ("--json",),
         _list,
     ),
+    Verb("top", verbs.top, "all runs on one screen: a table that stays current, with keys", "clusterdp top", add=_top),
     Verb(
         "status",
         verbs.status,

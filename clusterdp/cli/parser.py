@@ -14,7 +14,8 @@ from clusterdp.wording import did_you_mean
 
 # Words of other tools for a verb, which is the first of its line.
 FOREIGN = """submit run start launch sbatch train execute local demo simulate dryrun dry-run render
-list ps jobs squeue queue ls history top sacct runs
+list ps jobs squeue queue ls history sacct runs
+top htop k9s tui monitor
 status stat state info
 logs log tail cat output head
 watch follow attach

@@ -130,6 +130,27 @@ def list_(options: argparse.Namespace) -> int:
     return 0
 
 
+def top(options: argparse.Namespace) -> int:
+    import os
+    from importlib.util import find_spec
+
+    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        from clusterdp.operate.listing.list_runs import Wanted
+        from clusterdp.operate.listing.watch_runs import watch_runs
+
+        watch_runs(Wanted(everywhere=options.all), sys.stdout, sys.stderr)
+    if find_spec("textual") is None:
+        words = "clusterdp list --watch" + " --all" * options.all
+        raise ConfigError(
+            f"top: Textual is not installed. pip install 'clusterdp[top]'. `{words}` needs nothing, and shows less."
+        )
+    from clusterdp.operate.top.app import Top
+    from clusterdp.operate.top.source import LocalSource
+
+    Top([LocalSource(options.all)]).run()
+    return 0
+
+
 def status(options: argparse.Namespace) -> int:
     from clusterdp.operate.status.show_status import show_status
     from clusterdp.rundir import is_sweep

@@ -19,4 +19,5 @@ listing/      `clusterdp list`
 compare/      `clusterdp plot` and `clusterdp diff`
 html_page/    the common parts of the pages of report and rehearse
 report/       `clusterdp report`
+top/          `clusterdp top`
 """

@@ -27,19 +27,24 @@ def plot(run: RunDir, names: Sequence[str], out: TextIO, file: str | None = None
     by_interest() are drawn. Raises ConfigError for an unknown metric or a missing library, RunError if the run recorded
     no metrics."""
     history = read_history(run)
-    curves = read_curves(history)
-    chosen = _chosen(history, curves, names, MANY if file else FEW)
-    title = f"{history.name} ({run.path.name})" if history.name != run.path.name else history.name
-    if file:
-        _picture(chosen, curves.resumed, title, Path(file).expanduser())
-        out.write(f"{shown_path(Path(file).expanduser())}: {some_of(list(chosen), MANY)}\n")
+    if not file:
+        columns = terminal_columns() if out is sys.stdout and out.isatty() else 80
+        out.write(curves_in_text(history, names, columns) + "\n")
         return
-    columns = terminal_columns() if out is sys.stdout and out.isatty() else 80
-    for name, curve in chosen.items():
-        out.write(_in_text(name, curve, curves.resumed, max(NARROWEST, columns)) + "\n")
+    curves = read_curves(history)
+    chosen = _chosen(history, curves, names, MANY)
+    title = f"{history.name} ({run.path.name})" if history.name != run.path.name else history.name
+    _picture(chosen, curves.resumed, title, Path(file).expanduser())
+    out.write(f"{shown_path(Path(file).expanduser())}: {some_of(list(chosen), MANY)}\n")
+
+
+def curves_in_text(history: RunHistory, names: Sequence[str], columns: int) -> str:
+    """Returns the curves that plot() prints, in lines of at most `columns`. Raises its errors."""
+    curves = read_curves(history)
+    chosen = _chosen(history, curves, names, FEW)
+    lines = [_in_text(name, curve, curves.resumed, max(NARROWEST, columns)) for name, curve in chosen.items()]
     others = [name for name in by_interest(curves.metrics) if name not in chosen]
-    if others and not names:
-        out.write(f"also measured: {some_of(others, 12)}\n")
+    return "\n".join(lines + [f"also measured: {some_of(others, 12)}"] * bool(others and not names))
 
 
 def _chosen(history: RunHistory, curves: RunCurves, names: Sequence[str], most: int) -> dict[str, Curve]:

@@ -55,15 +55,18 @@ def _note(run: Summary, now: float) -> str:
     return run["note"] or (run["why"] if has_words else "")
 
 
+STEP = Column("step", 7, _step)
+MEASURED = Column("measured", 4, lambda run, now: cut(measured(run["metrics"], most=1), LONGEST_METRIC))
+GOODPUT = Column("goodput", 1, _goodput)
 NOTE = Column("note", 5, _note)
 COLUMNS = (
     NAME,
     STATE,
     Column("attempt", 2, lambda run, now: str(run["attempt_number"] or "")),
-    Column("step", 7, _step),
-    Column("measured", 4, lambda run, now: _cut(measured(run["metrics"], most=1), LONGEST_METRIC)),
+    STEP,
+    MEASURED,
     Column("left", 6, lambda run, now: "" if run["left_s"] is None else brief(run["left_s"])),
-    Column("goodput", 1, _goodput),
+    GOODPUT,
     Column("saved", 3, _saved),
     NOTE,
 )
@@ -72,13 +75,13 @@ COLUMNS = (
 def table(runs: Sequence[Summary], typed: Sequence[str], now: float, width: int, colour: Colour) -> list[str]:
     """Returns the lines of the table. `typed` has the word to type for each run. `width` is in columns of the
     terminal."""
-    cells = {column: _clean([column.cell(run, now) for run in runs]) for column in COLUMNS}
-    cells[NAME] = _clean(typed)
-    needed = {column: max(len(column.head), _widest(texts)) for column, texts in cells.items() if any(texts)}
-    widths = _fitted(needed, width)
+    cells = {column: clean([column.cell(run, now) for run in runs]) for column in COLUMNS}
+    cells[NAME] = clean(typed)
+    needed = {column: max(len(column.head), widest(texts)) for column, texts in cells.items() if any(texts)}
+    widths = fitted(needed, width, NOTE)
     columns = []
     for column in (column for column in COLUMNS if column in widths):
-        head, *texts = _padded([column.head, *cells[column]], widths[column])
+        head, *texts = padded([column.head, *cells[column]], widths[column])
         if column is STATE and colour.on:
             texts = [_coloured(text, run, colour) for text, run in zip(texts, runs, strict=True)]
         columns.append((head, texts))
@@ -91,18 +94,18 @@ def _coloured(text: str, run: Summary, colour: Colour) -> str:
     return colour(RunState(run["state"]).colour, word) + text[len(word) :]
 
 
-def _fitted(needed: Mapping[Column, int], width: int) -> dict[Column, int]:
-    """Returns the columns to show, and their widths. The column of notes is narrowed first, but not below
+def fitted(needed: Mapping[Column, int], width: int, words: Column) -> dict[Column, int]:
+    """Returns the columns to show, and their widths. The column `words` is narrowed first, but not below
     SHORTEST_NOTE."""
     room = width + GAP
     widths: dict[Column, int] = {}
     for column in sorted(needed, key=lambda column: column.importance, reverse=True):
-        least = min(needed[column], SHORTEST_NOTE) if column is NOTE else needed[column]
+        least = min(needed[column], SHORTEST_NOTE) if column is words else needed[column]
         if least + GAP <= room or column.importance >= ALWAYS:
             widths[column] = least
             room -= least + GAP
-    if NOTE in widths:
-        widths[NOTE] = min(needed[NOTE], widths[NOTE] + max(0, room))
+    if words in widths:
+        widths[words] = min(needed[words], widths[words] + max(0, room))
     widths[NAME] = max(SHORTEST_NAME, widths[NAME] + min(0, room))
     return widths
 
@@ -112,25 +115,26 @@ def _row(cells: Sequence[str]) -> str:
 
 
 # One test of a whole column takes a tenth of the time that a test of each text would take.
-def _clean(texts: Sequence[str]) -> Sequence[str]:
+def clean(texts: Sequence[str]) -> Sequence[str]:
     """Returns each text as one line, without control characters, because these would change the text's width."""
     if "".join(texts).isprintable():
         return texts
     return [text if text.isprintable() else " ".join(printable(text).split()) for text in texts]
 
 
-def _widest(texts: Sequence[str]) -> int:
+def widest(texts: Sequence[str]) -> int:
     return max(map(len if "".join(texts).isascii() else wide, texts))
 
 
-def _padded(texts: Sequence[str], width: int) -> list[str]:
-    if "".join(texts).isascii() and _widest(texts) <= width:
+def padded(texts: Sequence[str], width: int) -> list[str]:
+    if "".join(texts).isascii() and widest(texts) <= width:
         return [text.ljust(width) for text in texts]
-    cut = [_cut(text, width) for text in texts]
-    return [text + " " * (width - wide(text)) for text in cut]
+    fits = [cut(text, width) for text in texts]
+    return [text + " " * (width - wide(text)) for text in fits]
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
+    """Returns the beginning of the text that takes at most `width` columns of a terminal."""
     if wide(text) <= width:
         return text
     used, kept = 0, ""

@@ -43,6 +43,12 @@ def show_status(run: RunDir, out: TextIO, as_json: bool = False, now: float | No
 
 
 def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour, columns: int = ENDLESS) -> list[str]:
+    lines = status_lines(history, status, now, colour, columns)
+    return [*lines, "", *next_command_lines(history, status.state, colour, columns, but="status")]
+
+
+def status_lines(history: RunHistory, status: RunStatus, now: float, colour: Colour, columns: int) -> list[str]:
+    """Returns the state, facts and attempts of the run as lines to print."""
     state = colour(status.state.colour, status.state.value)
     state += f" ({status.why})" if status.why else ""
     if history.cancelled and not status.state.over:
@@ -60,7 +66,6 @@ def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour, 
         lines += ["", colour("dim", head), *rows] + (
             [colour("dim", f"{older} older: --json has them")] if older > 0 else []
         )
-    lines += ["", *next_command_lines(history, status.state, colour, columns, but="status")]
     return lines
 
 

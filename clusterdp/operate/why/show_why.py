@@ -54,8 +54,16 @@ def show_why(run: RunDir, out: TextIO, as_json: bool = False, now: float | None 
 def as_text(found: Explanation, colour: Colour, columns: int = ENDLESS) -> list[str]:
     history, state = found.history, found.status.state
     named = colour(state.colour, state.value)
-    lines = [f"{colour('bold', history.name)}  {named}"]
-    for key, words in [("run", shown_path(history.run.path)), *found.facts]:
+    run = filled(colour("dim", "run".ljust(6)) + " ", shown_path(history.run.path), columns)
+    lines = [f"{colour('bold', history.name)}  {named}", *run, *why_lines(found, colour, columns)]
+    return [*lines, "", *next_command_lines(history, state, colour, columns, but="why")]
+
+
+def why_lines(found: Explanation, colour: Colour, columns: int) -> list[str]:
+    """Returns the facts, and the lines of the log that show the failure, as lines to print."""
+    history, state = found.history, found.status.state
+    lines = []
+    for key, words in found.facts:
         lines += filled(colour("dim", key.ljust(6)) + " ", words, columns)
     if found.failure is not None and state is not RunState.WAITING:
         lines += ["", *_log_lines(found.failure, colour)]
@@ -64,7 +72,7 @@ def as_text(found: Explanation, colour: Colour, columns: int = ENDLESS) -> list[
         elif rank := found.failure.rank:  # `clusterdp logs` shows rank 0 by default
             what = "what it printed" if found.failure.evidence == "hang" else "all of it"
             lines.append(f"  {what}: {_logs_of(history, rank)}")
-    return [*lines, "", *next_command_lines(history, state, colour, columns, but="why")]
+    return lines
 
 
 def _logs_of(history: RunHistory, rank: int) -> str:

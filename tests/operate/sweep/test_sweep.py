@@ -29,7 +29,7 @@ from clusterdp.operate.sweep.results import best_first, measured
 from clusterdp.operate.sweep.watch import SweepPace, to_retry, watch_sweep
 from clusterdp.rundir import RunDir, SweepDir, append_line, sweep_of
 from clusterdp.slurm.commands import element_states, job_states, max_array_size
-from tests.operate.builder import RunBuilder
+from tests.operate.builder import T0, RunBuilder
 from tests.operate.conftest import HEADER, FakeQueue
 from tests.operate.status.test_watch import Clock
 
@@ -49,7 +49,7 @@ class SweepBuilder:
         self.sweep = SweepDir(path)
         rows = [(0.1, "sgd"), (0.01, "sgd"), (0.001, "sgd"), (1e-5, "adam")]
         self.sweep.write_table("digits", [{"params.lr": lr, "params.opt": opt} for lr, opt in rows])
-        event = {"time": 1.0, "event": "submitted", "attempt": "submit-7", "job": "7", "offset": 0, "size": 4}
+        event = {"time": T0, "event": "submitted", "attempt": "submit-7", "job": "7", "offset": 0, "size": 4}
         append_line(self.sweep.files.events / "submit-7-submit.jsonl", event)
         self.elements = [RunBuilder(self.sweep.element(number).path) for number in range(4)]
         for number, element in enumerate(self.elements):
