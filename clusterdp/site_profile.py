@@ -8,6 +8,7 @@ from pathlib import Path
 
 from clusterdp.errors import ConfigError
 
+HERE = "here"  # --on here: this machine, whatever the site profile says
 ON = re.compile(r"^on[ \t]*:[ \t]*(?P<quote>[\"']?)(?P<host>[^\s#\"']*)(?P=quote)[ \t]*(?:#.*)?$", re.MULTILINE)
 
 

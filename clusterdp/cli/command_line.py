@@ -14,12 +14,15 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from clusterdp.cli import streams
 from clusterdp.cli.arguments import parser, read_options
 from clusterdp.errors import ClusterdpError, ConfigError, OutputError
 
-HERE = "here"  # --on here: this machine, whatever the site profile says
+if TYPE_CHECKING:
+    from clusterdp.remote.runs_there import RemoteSource
+
 MANY_HOSTS = frozenset({"init", "top"})  # verbs that use options.on themselves
 
 
@@ -41,7 +44,7 @@ def _main(words: Sequence[str]) -> int:
     try:
         hosts, words = take_hosts(words)
         options = read_options(words)
-        debug, options.on = options.debug, hosts
+        debug, options.on, options.remote_source = options.debug, hosts, remote_source
         code: int = _run(hosts, words, options)
         sys.stdout.flush()  # here, a BrokenPipeError is still handled
         return code
@@ -61,7 +64,7 @@ def _main(words: Sequence[str]) -> int:
 
 def _run(hosts: Sequence[str], words: Sequence[str], options: argparse.Namespace) -> int:
     """Runs the verb on this machine, or on the host that `--on` or the site profile names."""
-    from clusterdp.site_profile import default_host  # not for --help: pathlib takes longer than all of it
+    from clusterdp.site_profile import HERE, default_host  # not for --help: pathlib takes longer than all of it
 
     words = [word for word in words if word != "--debug"]
     host = hosts[-1] if hosts else default_host() or HERE
@@ -74,6 +77,13 @@ def _run(hosts: Sequence[str], words: Sequence[str], options: argparse.Namespace
             return run_verb(host, words, options)
     code: int = options.verb(options)
     return code
+
+
+def remote_source(host: str, everywhere: bool) -> RemoteSource:
+    """Returns the runs of a host, for `top`."""
+    from clusterdp.remote.runs_there import RemoteSource
+
+    return RemoteSource(host, everywhere)
 
 
 def take_hosts(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -145,9 +145,13 @@ def top(options: argparse.Namespace) -> int:
             f"top: Textual is not installed. pip install 'clusterdp[top]'. `{words}` needs nothing, and shows less."
         )
     from clusterdp.operate.top.app import Top
-    from clusterdp.operate.top.source import LocalSource
+    from clusterdp.operate.top.source import LocalSource, Source
+    from clusterdp.site_profile import HERE, default_host
 
-    Top([LocalSource(options.all)]).run()
+    sources: list[Source] = []
+    for host in dict.fromkeys(options.on or [default_host() or HERE]):
+        sources.append(LocalSource(options.all) if host == HERE else options.remote_source(host, options.all))
+    Top(sources).run()
     return 0
 
 

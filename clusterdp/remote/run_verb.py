@@ -252,9 +252,14 @@ class HostSession:
             raise
 
     def ask(self, words: Sequence[str]) -> Any:
-        """Returns what `clusterdp WORDS --json` prints there, parsed, such as of ["list", "--all"]. Raises Unreachable
-        if the connection has ended, RemoteError with its message if the verb fails."""
-        self.connection.send(json.dumps([*words, "--json"]).encode() + b"\n")
+        """Returns what `clusterdp WORDS --json` prints there, parsed, such as of ["list", "--all"]. Raises as text()
+        does."""
+        return json.loads(self.text([*words, "--json"]))
+
+    def text(self, words: Sequence[str]) -> str:
+        """Returns what `clusterdp WORDS` prints there. Raises Unreachable if the connection has ended, RemoteError with
+        its message if the verb fails."""
+        self.connection.send(json.dumps([*words]).encode() + b"\n")
         printed = b""
         for part in self.connection.answer:
             if isinstance(part, bytes):
@@ -263,7 +268,7 @@ class HostSession:
                 said = str(part["said"]).strip().removeprefix("clusterdp: ")
                 raise RemoteError(f"{self.host.name}: {said or shlex.join(['clusterdp', *words]) + ': failed there'}")
             elif "end" in part:
-                return json.loads(printed)
+                return printed.decode(errors="replace")
         raise Unreachable(f"{self.host.name}: the connection has ended. Type: ssh -fN {self.host.name}")
 
     def close(self) -> None:

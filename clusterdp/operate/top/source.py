@@ -34,6 +34,9 @@ LAST = 12  # lines of rank 0 on the screen of a run
 START = "import sys; sys.path[0] = sys.argv.pop(1); from clusterdp.cli import main; sys.exit(main())"
 
 
+PACKAGES = str(Path(__file__).parents[3])  # the folder of this very clusterdp
+
+
 class Part(NamedTuple):
     """A part of a screen: a heading, and text with colours."""
 
@@ -90,7 +93,7 @@ class LocalSource:
         return _logs_of(RunDir(Path(run)), Choice.read(errors=errors, terminal=True))
 
     def call(self, words: Sequence[str]) -> str:
-        command = [sys.executable, "-c", START, str(Path(__file__).parents[3]), *words]
+        command = [sys.executable, "-c", START, PACKAGES, *words]
         done = subprocess.run(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=self._environ)
         return done.stdout.decode(errors="replace").strip()
 
