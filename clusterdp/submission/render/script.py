@@ -72,6 +72,7 @@ def render_part(spec: ScriptSpec, name: str) -> str:
 # Variables that the script sets, and launch.env may override.
 YIELDING = {
     "OMP_NUM_THREADS",
+    "PATH",
     "PYTHONPATH",
     "PYTHONUNBUFFERED",
     "GLOO_SOCKET_IFNAME",
