@@ -16,9 +16,10 @@ PLAIN = re.compile(r"~?[\w./@%+=:,-]+", re.ASCII)  # a path that every login she
 
 
 # `remote:` as people write it: YAML and the config tree take longer to load than all else here
-PLAIN_SECTION = re.compile(
-    r"^remote:[ \t]*\n(?:[ \t]+(?:folder|python):[ \t]+[~/\w][\w./~-]*[ \t]*(?:#.*)?\n)+(?![ \t])", re.M
-)
+SETTING = r"(?:folder|python):[ \t]+[~/\w][\w./~-]*[ \t]*"
+BLOCK = rf"\n(?:[ \t]+{SETTING}(?:#.*)?\n)+(?![ \t])"
+FLOW = rf"\{{[ \t]*{SETTING}(?:,[ \t]*{SETTING})?\}}[ \t]*(?:#.*)?$"
+PLAIN_SECTION = re.compile(rf"^remote:[ \t]*(?:{BLOCK}|{FLOW})", re.MULTILINE)
 
 
 class RemoteHost(NamedTuple):
@@ -47,7 +48,7 @@ def _settings(path: Path) -> dict[str, Any]:
     """Returns `remote:` of a profile."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if found := PLAIN_SECTION.search(text):
-        return dict(re.findall(r"^[ \t]+(\w+):[ \t]+(\S+)", found[0], re.M))
+        return dict(re.findall(r"(folder|python):[ \t]+([^\s,}]+)", re.sub("#.*", "", found[0])))
     if "remote" not in text:
         return {}
     from clusterdp.config.files import read_file
