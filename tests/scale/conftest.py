@@ -13,12 +13,12 @@ from clusterdp.fakeslurm.core.job_ids import fresh_job_id
 from clusterdp.fakeslurm.core.shape import Shape
 from tests.e2e.cluster import Cluster
 
-NODES, RANKS_PER_NODE = 8, 32
+NODES, RANKS_PER_NODE = 8, 8
 
 
 @pytest.fixture(scope="session")
 def large_cluster() -> Iterator[Cluster]:
-    """A fake cluster of 8 nodes with room for 256 ranks."""
+    """A fake cluster of 8 nodes with room for 64 ranks."""
     shape = Shape.simple(nodes=NODES, cpus_per_node=RANKS_PER_NODE, quick=True)
     with FakeCluster(shape=replace(shape, settings=replace(shape.settings, first_job_id=fresh_job_id()))) as fake:
         environ = fake.environ()
