@@ -19,7 +19,7 @@ SHOW = "import sys; from clusterdp.remote.host import remote_host; print(*remote
         ("on: c\n", "~/clusterdp/p python3 False"),
     ],
 )
-def test_settings_of_a_host_are_read_without_yaml_where_plain(tmp_path: Path, profile: str, shown: str) -> None:
+def test_plain_settings_of_a_host_are_read_without_yaml(tmp_path: Path, profile: str, shown: str) -> None:
     """Loading YAML takes longer than all else of a verb with --on."""
     (tmp_path / "clusterdp").mkdir()
     (tmp_path / "clusterdp/site.yaml").write_text(profile)
