@@ -101,7 +101,7 @@ MOST_LINES = {
     "batch": 5470,
     "check": 3420,
     "checkpoint": 7490,
-    "cli": 2210,
+    "cli": 2220,
     "config": 2695,
     "fakeslurm": 17320,
     "operate": 11960,  # `top`, and `list --watch` as its plain text

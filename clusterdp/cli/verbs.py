@@ -132,6 +132,7 @@ def list_(options: argparse.Namespace) -> int:
 
 def top(options: argparse.Namespace) -> int:
     import os
+    from contextlib import ExitStack, closing
     from importlib.util import find_spec
 
     if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
@@ -148,10 +149,15 @@ def top(options: argparse.Namespace) -> int:
     from clusterdp.operate.top.source import LocalSource, Source
     from clusterdp.site_profile import HERE, default_host
 
-    sources: list[Source] = []
-    for host in dict.fromkeys(options.on or [default_host() or HERE]):
-        sources.append(LocalSource(options.all) if host == HERE else options.remote_source(host, options.all))
-    Top(sources).run()
+    hosts = dict.fromkeys(options.on or [default_host() or HERE])
+    with ExitStack() as stack:
+        sources: list[Source] = [
+            LocalSource(options.all)
+            if host == HERE
+            else stack.enter_context(closing(options.remote_source(host, options.all)))
+            for host in hosts
+        ]
+        Top(sources).run()
     return 0
 
 

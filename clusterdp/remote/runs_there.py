@@ -57,6 +57,16 @@ class RemoteSource:
         done = subprocess.run(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
         return done.stdout.decode(errors="replace").strip()
 
+    def close(self) -> None:
+        """Ends the ssh process."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
     def _text(self, words: Sequence[str]) -> str:
         return self._ask(lambda session: session.text(words))
 
@@ -66,8 +76,7 @@ class RemoteSource:
             try:
                 return question(self._session)
             except Unreachable:
-                self._session.close()
-                self._session = None
+                self._end()
                 raise
 
 

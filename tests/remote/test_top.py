@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.waiting import wait_for
 
 
 @pytest.fixture
-def source(sshd: Sshd, project: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteSource:
+def source(sshd: Sshd, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteSource]:
     """The runs of the project, of which one is done."""
     for name, value in sshd.environ.items():
         monkeypatch.setenv(name, value)
@@ -22,7 +23,9 @@ def source(sshd: Sshd, project: Path, monkeypatch: pytest.MonkeyPatch) -> Remote
     done = sshd.on("submit", "c.yaml", "run_dir=runs/first", cwd=project)
     assert done.returncode == 0, done.stderr
     wait_for("its end", lambda: "done" in sshd.on("status", "first", cwd=project).stdout, 60)
-    return RemoteSource("cluster")
+    found = RemoteSource("cluster")
+    yield found
+    found.close()
 
 
 def test_runs_there_are_shown_and_annotated_over_one_held_process(
