@@ -10,14 +10,13 @@ import os
 import re
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
-from ..files.causes import CAUSES
+from ..files.causes import CAUSES, NOT_BEGUN
 from ..files.job import Job
 from ..files.texts import lines, words
 from ..processes.slurm import Slurm
 from .attempts import names_in_order
 
 FOLLOWER = re.compile(r"follower-([0-9]+)-submit\.jsonl")
-NOT_BEGUN = ("early", "gave-up")  # causes of attempts that may have ended before their program began
 JOBS = 3  # the newest jobs of a run that are looked for in the queue
 
 

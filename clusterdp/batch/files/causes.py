@@ -31,6 +31,7 @@ CAUSES = {
     "overtaken": "superseded",
     "unknown": "not requeued: Slurm's controller did not answer",
 }
+NOT_BEGUN = ("early", "gave-up")  # causes of attempts that may have ended before their program began
 SILENT = "down, cut off from the network, or all processes are stopped"  # a node that gives no sign of life
 # restart.max_crashes limits the number of all faults together, in addition to the limit of each fault.
 FAULTS = frozenset(["crash", "start", "memory", "hung", "disk"])

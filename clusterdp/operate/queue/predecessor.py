@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterdp.batch.decide.predecessors import NOT_BEGUN
+from clusterdp.batch.files.causes import NOT_BEGUN
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.record.run_history import RunHistory, read_history
 from clusterdp.operate.record.run_state import RunState
