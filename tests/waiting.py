@@ -8,6 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 SLACK = 2.0  # limits are for a machine that does nothing else, and a test that waits in vain is rare
+SHARE = 3  # times as long as a look takes is waited after it: a look may start processes, whose time others lack
 
 
 def wait_for(
@@ -20,8 +21,10 @@ def wait_for(
 ) -> T:
     """What `look` returns as soon as that is true; AssertionError after `timeout_s`, with `report`'s account."""
     deadline = time.monotonic() + SLACK * timeout_s
-    while not (seen := look()):
+    while True:
+        began = time.monotonic()
+        if seen := look():
+            return seen
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {SLACK * timeout_s:g} s in vain for {what}\n{report()}".rstrip())
-        time.sleep(every_s)
-    return seen
+        time.sleep(max(every_s, min(1.0, SHARE * (time.monotonic() - began))))
