@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -13,6 +14,12 @@ from tests.slurm.testbed import RealSlurm
 
 # Before torch is loaded: threads of several test processes that share two cores spend their time waiting in loops.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+with suppress(ImportError):  # `make gpu-day` needs pytest alone
+    import hypothesis
+
+    # No time limit for an example, which would exceed it where other processes have the processors.
+    hypothesis.settings.register_profile("no-deadline", deadline=None)
+    hypothesis.settings.load_profile("no-deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
