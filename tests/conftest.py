@@ -6,9 +6,11 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from tests.forked import forking_python
 from tests.slurm import packages
 from tests.slurm.testbed import RealSlurm
 
@@ -51,3 +53,11 @@ def real_slurm() -> Iterator[RealSlurm]:
         pytest.skip(reason)
     with RealSlurm() as slurm:
         yield slurm
+
+
+@pytest.fixture(scope="session")
+def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python whose processes have torch at once."""
+    own = tmp_path_factory.getbasetemp()
+    with forking_python(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) as python:
+        yield python

@@ -57,6 +57,18 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
     return found
 
 
+@pytest.fixture(autouse=True)
+def forked_ranks(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The ranks of a quick test on the fake load no torch. Those of slow ones, which stop ranks, too, are Python's."""
+    is_slow = {"slow", "slurm"}.intersection(mark.name for mark in request.node.iter_markers())
+    if not is_slow and ("fake_cluster" in request.fixturenames or "fake" in request.node.name):
+        profile = tmp_path_factory.mktemp("profile") / "site.yaml"
+        profile.write_text(f"launch: {{python: {request.getfixturevalue('forking')}}}\n")
+        monkeypatch.setenv("CLUSTERDP_SITE", str(profile))
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """An empty submit directory."""

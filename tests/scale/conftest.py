@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,24 +21,6 @@ def large_cluster() -> Iterator[Cluster]:
     with FakeCluster(shape=replace(shape, settings=replace(shape.settings, first_job_id=fresh_job_id()))) as fake:
         environ = fake.environ()
         yield Cluster("fake", {name: environ[name] for name in ("PATH", "SLURM_CONF")}, 60.0)
-
-
-@pytest.fixture(scope="session")
-def rank_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The value of launch.python with which ranks are forked."""
-    folder = tmp_path_factory.mktemp("fork")
-    text = (Path(__file__).parent / "rank.py").read_text()
-    for name, value in {"@PYTHON@": sys.executable, "@SERVER@": str(folder / "server")}.items():
-        text = text.replace(name, value)
-    python = folder / "python"
-    python.write_text(f"#!{sys.executable} -IS\n{text}")
-    python.chmod(0o755)
-    command = [sys.executable, "-m", "tests.scale.fork_server", str(folder / "server")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        assert server.stdout.readline() == "ready\n"
-        yield python
-        server.kill()
 
 
 @pytest.fixture

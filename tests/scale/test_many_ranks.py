@@ -21,14 +21,14 @@ LIMIT_S = 500
 
 
 @pytest.fixture
-def start(large_cluster: Cluster, rank_python: Path, project: Path) -> Iterator[Callable[..., Run]]:
+def start(large_cluster: Cluster, forking: Path, project: Path) -> Iterator[Callable[..., Run]]:
     started: list[Run] = []
     shutil.copy(Path(__file__).parent / "program.py", project)
     (project / "program.yaml").write_text("entry: program:main\n")
 
     def start(name: str, ranks: int, *words: str) -> Run:
         sizes = (f"resources.nodes={NODES}", f"resources.tasks_per_node={ranks // NODES}", "resources.partition=low")
-        fork = (f"launch.python={rank_python}", "restart.warm_after_s=null")
+        fork = (f"launch.python={forking}", "restart.warm_after_s=null")
         words = (f"run_dir={project}/{name}", *sizes, *fork, *words)
         started.append(submit(large_cluster, project, "program.yaml", *words))
         return started[-1]

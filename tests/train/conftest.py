@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -41,3 +42,9 @@ def job(group: Group, tmp_path: Path) -> Iterator[JobHandle]:
     settings = WorkerSettings(run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints")))
     with StopSignal() as stop:
         yield JobHandle(settings, group, stop, "1.0")
+
+
+@pytest.fixture
+def forks(forking: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that the test starts, and ranks that these start, load no torch."""
+    monkeypatch.setattr(sys, "executable", str(forking))

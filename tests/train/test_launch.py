@@ -27,6 +27,9 @@ from clusterdp.train.ranks.rendezvous import PortTaken
 from tests.torch_version import quiet_gloo
 from tests.train.ranks import wait_until
 
+pytestmark = pytest.mark.usefixtures("forks")
+
+PYTHON = sys.executable
 # A program whose function, classes and values are all in its main script; it takes a folder or "" as its argument.
 SCRIPT = """\
 import os, pickle, sys, time
@@ -238,12 +241,12 @@ def test_launch_within_a_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 class Script:
     """SCRIPT, as a process whose output is in a file."""
 
-    def __init__(self, folder: Path, run: Path | str = "", until: int = -1):
+    def __init__(self, folder: Path, run: Path | str = "", until: int = -1, python: str = ""):
         folder.mkdir(exist_ok=True)
         (folder / "train.py").write_text(SCRIPT)
         self.out = folder / "out"
         with self.out.open("w") as out:
-            words = [sys.executable, "train.py", str(run), str(until)]
+            words = [python or sys.executable, "train.py", str(run), str(until)]
             self.process = subprocess.Popen(words, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
 
     def said(self, words: str) -> bool:
@@ -272,7 +275,7 @@ def test_interrupted_launch_saves_and_continues_exactly(tmp_path: Path) -> None:
     "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
 )
 def test_ranks_end_with_their_launcher(tmp_path: Path, number: signal.Signals) -> None:
-    script = Script(tmp_path, until=20)
+    script = Script(tmp_path, until=20, python=PYTHON)  # which has the ranks as its children
     wait_until(lambda: script.said("ready"), "step 20")
     ranks = script.ranks()
     assert len(ranks) == 2
@@ -314,9 +317,7 @@ def test_processes_of_100_killed_launchers_all_end(tmp_path: Path) -> None:
     for number in range(100):
         mark = f"ORPHAN_MARK={tmp_path.name}-{number}-"
         env = {**os.environ, "ORPHAN_MARK": mark.partition("=")[2]}
-        launcher = subprocess.Popen(
-            [sys.executable, str(file)], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        launcher = subprocess.Popen([PYTHON, str(file)], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(dice.uniform(0, 6))
         with_workers += len(marked(mark)) > 3
         launcher.send_signal(dice.choice([signal.SIGKILL, signal.SIGINT, signal.SIGTERM]))

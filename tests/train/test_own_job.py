@@ -11,6 +11,8 @@ from tests.torch_version import quiet_gloo
 from tests.train.runs import Run
 from tests.train.test_worker import environ, finish
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 SCRIPT = """
 import atexit
 from clusterdp.errors import ConfigError

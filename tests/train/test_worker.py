@@ -25,7 +25,7 @@ from tests.train.ranks import rank_environ, running, wait_until
 from tests.train.runs import Run
 
 ROOT = Path(__file__).parents[2]
-DIGITS = [sys.executable, "-m", "clusterdp.recipes.digits", "epochs=1", "amp=fp32"]
+DIGITS = ["-m", "clusterdp.recipes.digits", "epochs=1", "amp=fp32"]
 STRANGERS = ("SLURM_", "TORCHELASTIC_", "CLUSTERDP_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
 
 
@@ -77,6 +77,7 @@ def test_signal_during_imports_ends_the_worker_with_outcome_requeue(tmp_path: Pa
     assert run.outcome("1.0") == f"requeue {'term' if number == signal.SIGTERM else 'time'} 0"
 
 
+@pytest.mark.usefixtures("forks")
 def test_taken_master_port_exits_98_with_one_line(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "tests.train.jobs:train")
     with socket.create_server(("127.0.0.1", 0)) as squatter:
@@ -90,6 +91,7 @@ def test_taken_master_port_exits_98_with_one_line(tmp_path: Path) -> None:
     assert run.outcome("1.0") is None
 
 
+@pytest.mark.usefixtures("forks")
 def test_rendezvous_timeout_prints_the_rank_and_address_without_a_traceback(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "tests.train.jobs:train", train={"timeout_s": 1.0})
     port = free_port()
@@ -99,6 +101,7 @@ def test_rendezvous_timeout_prints_the_rank_and_address_without_a_traceback(tmp_
     assert "Traceback" not in output
 
 
+@pytest.mark.usefixtures("forks")
 def test_worker_refuses_a_folder_without_config(tmp_path: Path) -> None:
     code, output = finish([sys.executable, "-m", "clusterdp.train.worker", str(tmp_path)], environ())
     assert (code, output.count("\n")) == (2, 1)
@@ -152,21 +155,22 @@ def test_file_in_a_reference_cycle_is_flushed_at_the_end(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_recipe_under_plain_python_stops_at_a_signal_and_resumes(tmp_path: Path) -> None:
     env = environ(CLUSTERDP_RUN_DIR=str(tmp_path / "run"))
-    with process([*DIGITS, "step_delay_s=0.05"], env) as child:
+    with process([sys.executable, *DIGITS, "step_delay_s=0.05"], env) as child:
         wait_until(lambda: list((tmp_path / "run").glob("metrics/*")), "the first step")
         child.send_signal(signal.SIGTERM)
         output, _ = child.communicate(timeout=60)
     assert child.returncode == 75, output
     assert "run it again to go on" in output
-    code, output = finish(DIGITS, env)
+    code, output = finish([sys.executable, *DIGITS], env)
     assert code == 0, output
     assert "after 179 steps" in output
     outcomes = sorted(file.read_text().split()[0] for file in (tmp_path / "run").glob("attempts/*/outcome"))
     assert outcomes == ["done", "requeue"]
 
 
+@pytest.mark.usefixtures("forks")
 def test_unknown_recipe_parameter_is_refused_before_the_start() -> None:
-    code, output = finish([*DIGITS[:3], "epoch=3"], environ())
+    code, output = finish([sys.executable, *DIGITS[:2], "epoch=3"], environ())
     assert (code, output.count("\n")) == (2, 1)
     assert "params.epoch: main() takes no such parameter. Did you mean params.epochs?" in output
 
@@ -193,6 +197,7 @@ print(ending.outcome, ending.reason, ending.result, ending.exit_code)
 
 
 @quiet_gloo
+@pytest.mark.usefixtures("forks")
 def test_worker_under_submitit_returns_the_result_and_restores_handlers(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "tests.train.jobs:train", {"epochs": 1})
     run.attempt("7.0")
@@ -204,6 +209,7 @@ def test_worker_under_submitit_returns_the_result_and_restores_handlers(tmp_path
     assert run.outcome("7.0") == "done finished 24"
 
 
+@pytest.mark.usefixtures("forks")
 def test_worker_stops_and_saves_before_the_jobs_time_limit(tmp_path: Path) -> None:
     params = {"epochs": 500, "delay_s": 0.01}
     for lasts_s in (9.0, 18.0, 36.0, 72.0):  # a busy machine may need all of a short time to begin
@@ -237,6 +243,7 @@ def test_documented_raw_loop_resumes_exactly(tmp_path: Path) -> None:
 
 
 @quiet_gloo
+@pytest.mark.usefixtures("forks")
 def test_raw_loop_runs_under_plain_python(tmp_path: Path) -> None:
     script = [sys.executable, str(ROOT / "tests" / "train" / "raw_loop.py"), str(tmp_path / "run"), "1"]
     code, output = finish(script, environ())
