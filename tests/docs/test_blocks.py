@@ -93,12 +93,12 @@ def test_configs_of_a_page_are_loaded(page: Path, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("page", having("python"), ids=name)
-def test_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
+def test_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, forking: Path) -> None:
     parts = [PRELUDE, *(f"# line {block.line}\n{block.text}" for block in blocks(page, "python"))]
     parts.append(AFTERWARDS.get(name(page), ""))
     (tmp_path / "page.py").write_text("\n".join(parts))
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    done = subprocess.run([forking, "page.py"], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -44,8 +44,11 @@ def typed(line: str, folder: Path, environ: dict[str, str]) -> subprocess.Comple
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_page_is_typed_whole(page: str, tmp_path: Path, environ: dict[str, str]) -> None:
+def test_page_is_typed_whole(page: str, tmp_path: Path, environ: dict[str, str], forking: Path) -> None:
     said = ""
+    if page != "at_a_rank":  # which looks into processes
+        (tmp_path / "site.yaml").write_text(f"launch: {{python: {forking}}}\n")
+        environ["CLUSTERDP_SITE"] = f"{tmp_path}/site.yaml"
     for block in blocks(ROOT / f"docs/{page}.md", tested="tests/docs/test_typed_pages.py"):
         first, _, rest = block.text.partition("\n")
         if block.language in ("yaml", "python") and first.startswith("# ") and " " not in first[2:]:
