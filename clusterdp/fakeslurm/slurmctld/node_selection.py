@@ -80,8 +80,9 @@ def choose(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> l
     least = max(
         desc.min_nodes, len(required), -(-max(tasks_of(desc), desc.kept_tasks) // (desc.tasks_per_node or UNLIMITED))
     )
+    by_tasks = desc.tasks_asked or release.tasks_limit_nodes
     while len(roomy) >= least and sum(rooms[free.index] for free in roomy) >= all_cpus(desc):
-        taken = _Selection(desc, roomy, rooms, required, least, even).made()
+        taken = _Selection(desc, roomy, rooms, required, least, even, by_tasks).made()
         if taken:
             return sorted(taken, key=lambda each: each.free.index)
         roomy = _without_smallest(desc, roomy, rooms, required, least)
@@ -194,6 +195,7 @@ class _Selection:
     required: set[str]
     least: int  # number of nodes that are still needed
     even: bool = False  # whether each node gets the same number of CPUs
+    by_tasks: bool = True  # whether there are no more nodes than tasks
     taken: list[SelectedNode] = field(default_factory=list)
     most: int = UNLIMITED  # number of nodes that may still be added
     wanted_cpus: int = 0
@@ -204,7 +206,7 @@ class _Selection:
         desc = self.desc
         wished = self.least if desc.max_nodes is None else desc.max_nodes
         self.most = UNLIMITED if desc.max_nodes is None else desc.max_nodes
-        if desc.tasks:
+        if desc.tasks and self.by_tasks:
             self.most = min(self.most, max(desc.tasks, self.least))
         self.wanted_gpus = desc.gpus.per_job or 0
         self.wanted_nodes = (min if self.wanted_gpus else max)(self.least, wished)
