@@ -98,7 +98,7 @@ TABLES = {"operate/why/signatures.py"}  # data, which may be longer
 
 # The lines that each part may have: they may only fall. Who needs more says in the commit what the lines buy.
 MOST_LINES = {
-    "batch": 5470,
+    "batch": 5520,  # ranks that go on in place with fewer nodes
     "check": 3420,
     "checkpoint": 7490,
     "cli": 2220,
@@ -111,7 +111,7 @@ MOST_LINES = {
     "rundir": 700,
     "slurm": 1100,
     "storage": 1460,
-    "submission": 3280,
+    "submission": 3290,
     "top": 690,
     "train": 17100,
 }

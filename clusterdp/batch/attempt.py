@@ -22,7 +22,7 @@ from .files.record import Record
 from .files.rules import Rules
 from .files.texts import LAST, number, read, size, warn, words
 from .nodes import environment
-from .nodes.copies import Copies
+from .nodes.copies import Copies, write_limit_s
 from .nodes.keepers import BLAMED_S, SILENT_S, Keepers
 from .nodes.placement import Placement
 from .nodes.rendezvous import Ports, address_of, first_host, times_of
@@ -32,9 +32,6 @@ from .processes.notify import Notify
 from .processes.slurm import Look, Slurm
 
 STILL_THERE = "Timed out waiting for job step to complete"  # srun gives up a task that KILL does not end
-WRITE_S = 120  # limit of the seconds for writing a copy of the state in memory to the disk
-ENDING_WRITE_S = 10  # the same if KILL comes soon
-MARGIN_S = 15  # seconds between the end of the write and that of the job's time
 LATE_S = (0, 1, 2, 4, 8, 15)  # seconds before each look at the outcome, because a shared file system may show it late
 
 
@@ -171,8 +168,9 @@ class ThisAttempt:
             self.record.note("error", "{}\n\n{}".format(job.host, self.setup.failed))
 
     def _avoid_bad_nodes(self) -> None:
-        """Gives the places of nodes that the run avoids to spare ones. Without spare nodes, the job goes back into the
-        queue, but only once in a row: the next attempt runs on any nodes. (Slurm requeues a job by itself, too.)"""
+        """Starts no ranks on nodes that the run avoids, if there are spare ones, or a range of nodes. Else the job goes
+        back into the queue, but only once in a row: the next attempt runs on any nodes. (Slurm requeues a job by
+        itself, too.)"""
         history = self.ending.history
         if not history.bad or self.job.life:
             return
@@ -350,7 +348,7 @@ class ThisAttempt:
             self._follow(decision, look, code)
         ends_at = "" if look.ends_at is None else int(look.ends_at)  # an administrator may have changed it
         self.children.export(CLUSTERDP_JOB_END_TIME=ends_at)
-        ending.restart(decision, replaced)
+        ending.restart(decision, replaced, self.placement.size)
 
     def _have_ranks_outlived(self, said: str) -> bool:
         """Returns whether ranks may still act after the end of their step. Those that srun gives up have not ended at
@@ -379,21 +377,20 @@ class ThisAttempt:
             self.ending.avoid("node-lost", self.keepers.blamed(self.record))
         if self._has_ranks:
             return
-        environment.remove(self.rules, self.slurm, self.job.node_count)
-        first = (self.placement.nodes or [self.job.host])[0]
-        if not self.ending.is_replaced() and first == self.job.host:  # rank 0's keeper has the manifest
-            self.copies.write(
-                self.record, self._left_for_copy, lambda: not self.ending.requeued and self.children.has_news()
-            )
+        environment.remove(self.rules, self.slurm, self.job.node_count - len(self.placement.gone))
+        if not self.ending.is_replaced():
+            self._write_copy()
         self.keepers.close()  # first, because Slurm's requeue would cancel their step
 
-    def _left_for_copy(self) -> float:
-        """Returns the seconds for the write of a copy. At a preemption, at the time limit and at a cancel, KILL comes
-        soon."""
-        look = self.slurm.glance()
-        if look.state != slurm.RUNNING or self.job.is_marked("cancelled"):
-            return ENDING_WRITE_S
-        return WRITE_S if look.ends_at is None else min(WRITE_S, look.ends_at - time.time() - MARGIN_S)
+    def _write_copy(self) -> None:
+        """Writes a newer copy of the state to the disk. Rank 0's keeper has the manifest."""
+        if self.placement.nodes[:1] not in ([], [self.job.host]):
+            return
+        self.copies.write(
+            self.record,
+            lambda: write_limit_s(self.slurm.glance(), self.job.is_marked("cancelled")),
+            lambda: not self.ending.requeued and self.children.has_news(),
+        )
 
     def _may_restart(self, cause: str, ended: Ended, look: Look, said: str, lost: Sequence[str]) -> bool:
         """Returns whether the next attempt may start in this allocation. Prints the reason if only this attempt forbids
@@ -412,8 +409,8 @@ class ThisAttempt:
         return not why
 
     def _replaced(self, lost: Sequence[str], look: Look) -> Dict[str, str]:
-        """Returns the spare node of each node that is lost, is silent, or is bad for Slurm. Raises LookupError if there
-        are not enough of them."""
+        """Returns the nodes that have no ranks any more, because they are lost, silent, or bad for Slurm, each with its
+        spare node, if it has one. Raises LookupError if the ranks cannot start again without them."""
         blamed = self.keepers.blamed(self.record)
         down = self.slurm.down_nodes(self.job.nodes, "down,drain,fail,no_respond,unknown")
         bad = sorted({*lost, *blamed, *down})
@@ -427,6 +424,9 @@ class ThisAttempt:
             self.reserve.close(0)
             self.keepers.kill(self.job.attempt, self.job.after.attempt)
         self.keepers.forget(self.placement.lost, left)
+        if "" in replaced.values():  # fewer ranks restore a checkpoint on the disk, which all of them can read
+            self._write_copy()
+            self.keepers.drop()
         return replaced
 
     def ended(self, code: int) -> Ended:

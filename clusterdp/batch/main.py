@@ -175,8 +175,8 @@ def prepare(given: Words) -> ThisAttempt:
         environ.pop(os.fsencode(name), None)
     rules = read_rules(folder)
     # As in the script: the request may have been changed since, by sbatch's user or scontrol.
-    if os.environ.get("SLURM_JOB_NUM_NODES") and not rules.spare_nodes:
-        rules = rules._replace(nodes=job.node_count)
+    if os.environ.get("SLURM_JOB_NUM_NODES") and (rules.sizes or not rules.spare_nodes):
+        rules = rules._replace(nodes=job.node_count - rules.spare_nodes)
     return ThisAttempt(job, rules, Children(environ))
 
 

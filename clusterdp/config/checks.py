@@ -130,12 +130,6 @@ def _bad_nodes(c: Config) -> Iterator[tuple[str, str, str]]:
             problem = f"with {text} nodes, the samples of a step would change with the nodes of each attempt"
             remedy = "Set train.global_batch_size, the samples of a step on any number of nodes, or write one number"
             yield key, problem, remedy
-        if c.resources.spare_nodes:
-            yield (
-                "resources.spare_nodes",
-                f"does not go with nodes: {text}",
-                "Leave it out, or write one number of nodes",
-            )
         if "gpus" in c.resources.extra:
             problem = f"is the same number on any of {text} nodes"
             yield "resources.extra.gpus", problem, "Use resources.gpus_per_node"

@@ -30,7 +30,8 @@ class ResourcesConfig(Section):
     """The resources that the job requests, with Slurm's names: `cpus_per_task` is `--cpus-per-task`."""
 
     # Number of nodes of the ranks; or a range such as `2-8` or a list such as `2,4,8`, which needs
-    # train.global_batch_size: each attempt runs on as many as are free at its start; e.g. `4`
+    # train.global_batch_size: each attempt runs on as many as are free at its start, and goes on in the same job on
+    # those that are left if one is lost; e.g. `4`
     nodes: Any = 1
     # Nodes that the job has besides, in reserve: one takes the place of a node that is lost or silent for 10 s, and the
     # ranks start again, without the queue. They are charged as the others are, and need Slurm 22.05; e.g. `1`
@@ -185,7 +186,8 @@ class RestartConfig(Section):
 
     requeue: bool = True  # false: `--no-requeue`, and the job ends with its first attempt; e.g. `false`
     # A crash, a hang or a killed rank: the job starts its ranks again on the same nodes, and kills what is left of the
-    # old ones; after two attempts without a newer checkpoint, or on a bad node, the job goes through the queue instead
+    # old ones; after two attempts without a newer checkpoint, or on a bad node, the job goes through the queue instead,
+    # unless it has a spare node, or enough others of a range
     in_place: bool = True
     # After so many seconds of an entry under srun, ranks for the next attempt on the same nodes wait with torch loaded,
     # which takes about 0.3 GB of memory a rank; none: they start when they are needed; e.g. `60`

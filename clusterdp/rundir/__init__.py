@@ -11,7 +11,7 @@
         outcome                       `<done|requeue|stop|overtaken> <reason> <step>`: the outcome, agreed by all ranks
         chain                         the first job of the chain of resubmissions that this attempt belongs to
         began                         the start, in seconds and by the clock; restart count and nodes
-        hosts                         the node of each rank, by rank, if the job has spare nodes
+        hosts                         the node of each rank, by rank, if the job may lose some
         setup                         the lines of launch.setup that failed
         cause                         why the attempt ended, by the batch program of this attempt or of the next one
         exit                          the program's exit code, its run time in seconds, and the time of its end

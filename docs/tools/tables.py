@@ -128,7 +128,7 @@ EVENTS = {
         "The attempt has failed. Without a `requeued` or `restarted` after it, the run is over; `reason` has the limit "
         "that ended it. `requeue` is `refused` if Slurm has refused to requeue the job.",
     ),
-    "restarted": Event("batch", "cause of spare", "The ranks of attempt `of` start again in the same allocation."),
+    "restarted": Event("batch", "cause of spare size", "The ranks of attempt `of` start again in the same allocation."),
     "requeued": Event("batch", "cause of", "Attempt `of` is over, and the job is back in the queue."),
 }
 

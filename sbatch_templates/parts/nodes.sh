@@ -1,4 +1,4 @@
-# The nodes of the ranks, without those in reserve.
+# The nodes of the ranks, without those that are lost or in reserve.
 export SLURM_JOB_NODELIST=$CLUSTERDP_NODES SLURM_NODELIST=$CLUSTERDP_NODES
-export SLURM_JOB_NUM_NODES={{ nodes }} SLURM_NNODES={{ nodes }}
+export SLURM_JOB_NUM_NODES=$SLURM_STEP_NUM_NODES SLURM_NNODES=$SLURM_STEP_NUM_NODES
 unset SLURM_HOSTFILE

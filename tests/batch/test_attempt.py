@@ -11,6 +11,7 @@ import pytest
 
 from clusterdp.batch.act.failure import last_words
 from clusterdp.batch.attempt import ThisAttempt
+from clusterdp.batch.decide.decisions import Requeue
 from clusterdp.batch.decide.end import Ended
 from clusterdp.batch.decide.history import History
 from clusterdp.batch.files.job import job_of
@@ -122,6 +123,54 @@ def test_attempt_after_a_loss_counts_no_processors_of_the_lost_node(
     assert [(each["cpus"], each["gpus"]) for each in events] == [("4(x2),2", 6), (cpus, gpus)]
 
 
+@pytest.fixture
+def of_range(of_rules: Callable[..., ThisAttempt], monkeypatch: pytest.MonkeyPatch) -> ThisAttempt:
+    """An attempt on n1 and n2 of a job that may have one or two nodes."""
+    found = of_rules(sizes=[1, 2], no_kill=True)
+    monkeypatch.setattr(found.keepers, "kill", lambda *names: None)
+    return found
+
+
+def test_ranks_of_a_range_leave_their_copy_on_the_disk_for_fewer(
+    of_range: ThisAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(of_range.keepers, "kill", lambda *names: done.append("kill"))
+    monkeypatch.setattr(of_range.keepers, "forget", lambda *names: done.append("forget"))
+    monkeypatch.setattr(of_range.copies, "write", lambda *given: done.append("write"))
+    monkeypatch.setattr(of_range.keepers, "drop", lambda: done.append("drop"))
+    assert of_range._replaced(["n2"], RUNNING) == {"n2": ""}
+    assert done == ["kill", "forget", "write", "drop"], "ranks that are alive may not write, too"
+    assert of_range.placement.nodes == ["n1"]
+
+
+def test_ranks_on_spare_nodes_keep_their_copies_in_memory(
+    with_spare: ThisAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(with_spare.copies, "write", pytest.fail)
+    monkeypatch.setattr(with_spare.keepers, "drop", pytest.fail)
+    assert with_spare._replaced(["n2"], RUNNING) == {"n2": "n3"}
+
+
+def test_lost_node_of_a_range_allows_a_restart_in_place(of_range: ThisAttempt) -> None:
+    assert of_range._may_restart("node-lost", Ended(137, 9), RUNNING, "", ["n2"])
+    fixed = of_range.rules._replace(sizes=[])
+    of_range.rules = fixed
+    assert not of_range._may_restart("node-lost", Ended(137, 9), RUNNING, "", ["n2"])
+
+
+@pytest.mark.parametrize(("sizes", "about"), [([1, 2], {"size": 1}), ([], {"spare": "n3"})])
+def test_restart_records_its_size_or_its_spare_node(
+    of_rules: Callable[..., ThisAttempt], sizes: list[int], about: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = of_rules(sizes=sizes, spare_nodes=0 if sizes else 1)
+    events: list[dict[str, Any]] = []
+    monkeypatch.setattr(attempt.record, "event", lambda kind, **details: events.append(details))
+    replaced = {"n2": "" if sizes else "n3"}
+    attempt.ending.restart(Requeue("node-lost", "lost n2."), replaced, 1 if sizes else 2)
+    assert events == [{"cause": "node-lost", "of": "7.0", **about}]
+
+
 def test_silent_spare_node_takes_a_place_last(of_rules: Callable[..., ThisAttempt]) -> None:
     attempt = of_rules(spare_nodes=2)
     attempt.keepers.silent = ["n3"]
@@ -199,6 +248,14 @@ def test_avoided_node_gives_its_place_at_the_start(with_spare: ThisAttempt, monk
     assert with_spare.placement.nodes == ["n1", "n3"]
     (events,) = Path(with_spare.job.run, "events").iterdir()
     assert '"event":"placed","attempt":"7.0","nodes":"n1,n3"' in events.read_text()
+
+
+def test_range_of_nodes_starts_without_an_avoided_one(of_range: ThisAttempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_range.ending, "excluded", lambda: "n2")
+    monkeypatch.setattr(of_range.ending, "requeue", pytest.fail)
+    of_range.ending.history = History(bad=("n2",))
+    of_range._avoid_bad_nodes()
+    assert of_range.placement.nodes == ["n1"]
 
 
 def test_nodes_are_asked_for_anew_at_the_end_of_a_long_attempt(
@@ -295,6 +352,17 @@ def test_silent_node_ends_the_step_if_a_spare_one_is_there(
         attempt.step._tend(srun, attempt.keepers, False)  # type: ignore[arg-type]
     assert srun.signals == expected
     assert attempt.step.lost == (silent if expected else [])
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [([1, 2], ["n2"]), ([], [])])
+def test_silent_node_ends_the_step_if_the_range_allows_fewer(
+    of_rules: Callable[..., ThisAttempt], monkeypatch: pytest.MonkeyPatch, sizes: list[int], expected: list[str]
+) -> None:
+    attempt = of_rules(sizes=sizes, policies={"node-lost": Policy()})
+    monkeypatch.setattr(attempt.keepers, "lost", lambda: ["n2"])
+    monkeypatch.setattr(attempt.step, "_may_save", lambda has_term: False)
+    attempt.step._end_silent(Srun(), attempt.keepers, False)  # type: ignore[arg-type]
+    assert attempt.step.lost == expected
 
 
 def test_silent_nodes_and_those_of_the_hang_are_avoided(attempt: ThisAttempt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clusterdp.batch import main
 from clusterdp.batch.decide.attempts import Attempt, last_event, read_attempts
 from clusterdp.batch.decide.decisions import End, Start
 from clusterdp.batch.decide.history import History, history_of, step_to_begin_at
@@ -223,3 +224,23 @@ def test_jobs_of_a_resume_go_back_to_its_step_until_a_save(way: str, tmp_path: P
     attempts = read_attempts(job, RULES, Record(job), slurm)
     assert step_to_begin_at(10, attempts) == step
     assert step_to_begin_at(None, attempts) is None, "a resume without --from, and a first submit"
+
+
+@pytest.mark.parametrize(
+    ("rules", "nodes"),
+    [
+        (Rules(nodes=2), 4),  # sbatch --nodes=4 on the script
+        (Rules(nodes=3, spare_nodes=1), 3),
+        (Rules(nodes=2, sizes=[2, 3, 4]), 4),
+        (Rules(nodes=2, sizes=[2, 3], spare_nodes=1), 3),
+    ],
+)
+def test_nodes_of_the_ranks_come_from_the_allocation(
+    rules: Rules, nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"JOB_ID": "7", "JOB_NODELIST": "n[1-4]", "JOB_NUM_NODES": "4"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setattr(main, "read_rules", lambda folder: rules)
+    monkeypatch.setattr(main, "Children", lambda environ: SimpleNamespace(environ=environ))
+    attempt = main.prepare(main.Words("run", str(tmp_path), {}, []))
+    assert attempt.rules.nodes == nodes

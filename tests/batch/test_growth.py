@@ -12,7 +12,9 @@ from clusterdp.batch.act import growth
 from clusterdp.batch.act.growth import Growth
 from clusterdp.batch.files.job import LOADED, Job
 from clusterdp.batch.files.rules import Rules
+from clusterdp.batch.nodes.placement import Placement
 from clusterdp.batch.processes.slurm import Slurm
+from tests.batch.values import job
 
 LOOK_S = 30.0
 
@@ -33,12 +35,23 @@ class Partition:
         return self.looks[0][1]
 
 
-def sizes(folder: Path, rules: Rules, partition: Partition, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def placement(rules: Rules, lost: int = 0) -> Placement:
+    """Of a job whose last nodes are lost."""
+    nodes = [f"n{i}" for i in range(1, rules.nodes + 1)]
+    found = Placement(job(nodes="n"), rules, cast(Slurm, SimpleNamespace(expand=lambda text: nodes)))
+    if lost:
+        found.replace(nodes[-lost:], nodes)
+    return found
+
+
+def sizes(
+    folder: Path, rules: Rules, partition: Partition, monkeypatch: pytest.MonkeyPatch, lost: int = 0
+) -> list[int]:
     """What each look returns, one every 30 s."""
     now = [0.0]
     monkeypatch.setattr(growth, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    job = cast(Job, SimpleNamespace(file=lambda name: str(folder / name)))
-    grows = Growth(rules, job, cast(Slurm, partition))
+    here = cast(Job, SimpleNamespace(file=lambda name: str(folder / name), node_count=rules.nodes))
+    grows = Growth(rules, here, cast(Slurm, partition), placement(rules, lost), ["n5"])
     found = []
     while partition.looks:
         found.append(grows.look())
@@ -53,7 +66,7 @@ def loaded(tmp_path: Path) -> Path:
     return tmp_path
 
 
-RULES = Rules(nodes=2, sizes=[2, 4, 8], grow_after_s=60)
+RULES = Rules(nodes=2, sizes=[2, 4, 8], in_place=True, grow_after_s=60)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +93,26 @@ def test_growth_leaves_out_avoided_nodes(loaded: Path, monkeypatch: pytest.Monke
     (loaded / "avoid").write_text("n3 n4\n")
     partition = Partition((2, False))
     sizes(loaded, RULES._replace(exclude="m1"), partition, monkeypatch)
-    assert partition.never == "m1,n3,n4"
+    assert partition.never == "m1,n3,n4,n5"
+
+
+@pytest.mark.parametrize(("idle", "size"), [(0, 0), (1, 4), (4, 4), (5, 8)])
+def test_growth_after_a_loss_counts_the_nodes_left(
+    idle: int, size: int, loaded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Partition(*[(idle, False)] * 3)
+    assert sizes(loaded, RULES._replace(nodes=4), looks, monkeypatch, lost=1) == [0, 0, size]
 
 
 @pytest.mark.parametrize(
-    ("rules", "wanted"),
-    [(RULES, True), (RULES._replace(nodes=8), False), (RULES._replace(grow_after_s=None), False), (Rules(), False)],
+    ("rules", "lost", "wanted"),
+    [
+        (RULES, 0, True),
+        (RULES._replace(nodes=8), 0, False),
+        (RULES._replace(nodes=8), 1, True),
+        (RULES._replace(grow_after_s=None), 0, False),
+        (Rules(), 0, False),
+    ],
 )
-def test_growth_is_wanted_below_the_largest_number_of_nodes(rules: Rules, wanted: bool, tmp_path: Path) -> None:
-    assert Growth(rules, cast(Job, None), cast(Slurm, None)).is_wanted is wanted
+def test_growth_is_wanted_below_the_largest_number_of_nodes(rules: Rules, lost: int, wanted: bool) -> None:
+    assert Growth(rules, cast(Job, None), cast(Slurm, None), placement(rules, lost), ()).is_wanted is wanted

@@ -342,6 +342,15 @@ def test_keeper_kills_the_ranks_of_an_attempt_on_its_node(job: Job, tmp_path: Pa
             each.wait()
 
 
+def test_keeper_drops_all_files_on_an_order(job: Job, tmp_path: Path) -> None:
+    with attached(job, tmp_path) as (found, node):
+        memory = MemoryStorage(node.key, "n1")
+        for name in ("step_00000001/a", f"{keeper.HELD}/step_00000001/b"):
+            memory.write(name, [memoryview(b"x")])
+        found.drop()
+        wait_for("an empty memory", lambda: memory.names() == [], 10)
+
+
 def test_keeper_kills_ranks_in_reserve() -> None:
     name = uuid.uuid4().hex
     about = {"CLUSTERDP_ATTEMPT": f"{name}.1", "SLURMD_NODENAME": "n1", "RANK": "0"}

@@ -22,7 +22,7 @@ def findings(folder: Path, listings: list[str], looks: int) -> list[HangFinding]
     """Looks each second, with a limit of 4 s."""
     left = iter(listings)
     children = cast(Children, SimpleNamespace(run=lambda words, err: SimpleNamespace(said=next(left))))
-    placement = cast(Placement, SimpleNamespace(nodes=[]))
+    placement = cast(Placement, SimpleNamespace(nodes=[], size=1))
     silence = LogSilence(Rules(nodes=1, silence_s=4), str(folder), children, placement)
     return [found for _ in range(looks) if (found := silence.look()) is not None]
 

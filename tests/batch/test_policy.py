@@ -1,10 +1,11 @@
-"""Which nodes a job avoids."""
+"""Which nodes a job avoids, and on how many it goes on."""
 
 from __future__ import annotations
 
 import pytest
 
-from clusterdp.batch.decide.policy import avoided
+from clusterdp.batch.decide.policy import avoided, restarts_in_place, size_on
+from clusterdp.batch.files.rules import Rules
 from clusterdp.batch.processes.children import Answer
 from clusterdp.batch.processes.slurm import Slurm
 from tests.batch.values import job
@@ -58,3 +59,29 @@ def test_usable_nodes_are_up_and_in_the_reservation(reservation: str, usable: li
     slurm = Cluster(None, job(reservation=reservation))  # type: ignore[arg-type]
     assert slurm.usable_nodes("") == usable
     assert slurm.usable_nodes("n1") == [node for node in usable if node != "n1"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "sizes"),
+    [
+        (Rules(nodes=2, spare_nodes=1), {1: 0, 2: 2, 3: 2}),
+        (Rules(nodes=4, sizes=[2, 3, 4, 5]), {1: 0, 2: 2, 3: 3, 4: 4, 5: 4}),
+        (Rules(nodes=4, sizes=[2, 4], spare_nodes=1), {1: 0, 3: 2, 4: 4, 5: 4}),
+        (Rules(nodes=3, sizes=[2, 4]), {1: 0, 2: 2, 3: 3}),  # by sbatch --nodes=3 on the script
+    ],
+)
+def test_ranks_go_on_on_the_largest_possible_number_of_nodes(rules: Rules, sizes: dict[int, int]) -> None:
+    assert {nodes: size_on(nodes, rules) for nodes in sizes} == sizes
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (Rules(in_place=True), False),
+        (Rules(in_place=True, spare_nodes=1), True),
+        (Rules(in_place=True, sizes=[1, 2]), True),
+        (Rules(in_place=False, sizes=[1, 2]), False),
+    ],
+)
+def test_restart_after_a_lost_node_needs_a_spare_one_or_a_range(rules: Rules, expected: bool) -> None:
+    assert restarts_in_place("node-lost", rules) is expected

@@ -341,7 +341,6 @@ def test_nodes_may_be_a_number_a_range_or_a_list(nodes: object, sizes: list[int]
             {},
             "resources.nodes: with 2-4 nodes, the samples of a step would change with the nodes of each attempt. Set ",
         ),
-        ({"spare_nodes": 1}, "resources.spare_nodes: does not go with nodes: 2-4. Leave it out, "),
         ({"extra": {"gpus": 4}}, "resources.extra.gpus: is the same number on any of 2-4 nodes. Use "),
     ],
 )

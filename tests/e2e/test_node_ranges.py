@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
+from clusterdp.batch.nodes.keeper import HELD
+from clusterdp.rundir import read_lines
 from tests.e2e.cluster import Cluster
+from tests.e2e.processes import copies_of, lost, nodes_of, skip_without_keepers
 from tests.e2e.run import Run, clusterdp, submit
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(360)
+MEMORY_S, DELAY_S = 1.0, 0.25  # seconds between copies in memory; of a step
 
 PROGRAM = """\
 import json, time
@@ -79,8 +83,8 @@ def taken(cluster: Cluster, nodes: int) -> Iterator[None]:
 
 
 def steps(project: Path, name: str) -> list[tuple[int, list[Any]]]:
-    """The micro-batches of each step, with their losses, whichever rank had them."""
-    lines = [line for file in project.glob(f"{name}-*") if file.is_file() for line in file.read_text().splitlines()]
+    """The micro-batches of each step, with their losses, whichever rank had them, once if they were done again."""
+    lines = {line for file in project.glob(f"{name}-*") if file.is_file() for line in file.read_text().splitlines()}
     rows = sorted(json.loads(line) for line in lines)
     return [(step, [row[1:] for row in group]) for step, group in groupby(rows, lambda row: row[0])]
 
@@ -128,6 +132,41 @@ def test_job_on_few_nodes_is_requeued_when_others_have_been_idle(
     assert [event["size"] for event in run.events("grows")] == [2], run.account()
     losses = [step for step, _ in steps(project, "run")]
     assert losses == [*range(32)], run.account()
+
+
+@pytest.mark.slow  # here; in test-slurm it runs all the same
+def test_lost_node_leaves_the_ranks_of_a_range_on_fewer_in_place(
+    cluster: Cluster, start: Callable[..., Run], project: Path
+) -> None:
+    skip_without_keepers(cluster)
+    alone = start("alone", "resources.nodes=1")
+    assert alone.wait_end() == "COMPLETED", alone.account()
+    saving = ("checkpoint.every_s=null", f"checkpoint.memory_s={MEMORY_S}")
+    # On 22.05, the range ends at the tasks of its least nodes.
+    each = 2 if cluster.run("srun", "--version").split()[-1] < "23" else 1
+    run = start("run", "resources.nodes=2-4", f"resources.tasks_per_node={each}", f"params.delay_s={DELAY_S}", *saving)
+    run.wait_step(1)
+    first, second, third, fourth = nodes_of(run)
+    with ExitStack() as without:
+        for number, node in enumerate((third, second), 1):
+            wait_for("copies", lambda: any(HELD in name for name in copies_of(run)), 60, report=run.account)
+            run.wait_step(run.step() + 6)
+            without.enter_context(lost(run, node))
+            wait_for("a restart", lambda n=number: len(run.events("restored")) == n, 60, report=run.account)
+        said = clusterdp(cluster, project, "status", str(run.files.path)).stdout
+        assert ", 2 of up to 4 nodes" in said, said
+        assert run.wait_end() == "COMPLETED", run.account()
+    assert run.causes() == ["node-lost", "node-lost", "done"], run.account()
+    assert [event["size"] for event in run.events("restarted")] == [3, 2], run.account()
+    left = [event["nodes"].split(",") for event in run.events("started")[1:]]
+    assert left == [[first, second, fourth], [first, fourth]], run.account()
+    assert steps(project, "run") == steps(project, "alone"), run.account()
+    assert not run.events("not-repeated"), run.account()
+    restored = [event["step"] for event in run.events("restored")]
+    ledgers = [run.files.metrics / f"{attempt.name}.jsonl" for attempt in run.files.attempts()]
+    trained = [max(int(line["step"]) for line in read_lines(file)) for file in ledgers]
+    lost_steps = [was - at for was, at in zip(trained, restored, strict=False)]
+    assert max(lost_steps) <= MEMORY_S / DELAY_S + 2, f"{lost_steps}: a copy counts two words after it is made"
 
 
 def sizes(run: Run) -> list[dict[str, Any]]:

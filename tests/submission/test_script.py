@@ -227,7 +227,8 @@ def test_sbatch_requests_one_task_per_rank_or_one_per_node_under_torchrun() -> N
     assert "#SBATCH --ntasks-per-node=4\n#SBATCH --cpus-per-task=3\n" in ranks
     agents = rendered({"command": "true", "resources": size, "launch": {"launcher": "torchrun"}})
     assert "#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=12\n" in agents
-    assert "job_nodes=${SLURM_JOB_NUM_NODES:-2} " in agents and '--nnodes="$job_nodes" --nproc-per-node=4' in agents
+    assert "job_nodes=${SLURM_JOB_NUM_NODES:-2} " in agents and "  --nproc-per-node=4" in agents
+    assert "export PET_NNODES=$SLURM_NTASKS " in agents
 
 
 def test_spare_nodes_are_requested_and_left_to_the_batch_program() -> None:
@@ -237,8 +238,23 @@ def test_spare_nodes_are_requested_and_left_to_the_batch_program() -> None:
     for text, tasks in ((ranks, "$((job_nodes * 4))"), (agents, '"$job_nodes"')):
         assert text.count("#SBATCH --nodes=3\n") == text.count("#SBATCH --no-kill\n") == 1
         assert "job_nodes=2 " in text and f'step=(srun --nodes="$job_nodes" --ntasks={tasks} ' in text
-    assert '--nnodes="$job_nodes" --nproc-per-node=4' in agents
     assert "NODE_RANK=$((SLURM_PROCID / 4))\n" in ranks, "SLURM_NODEID follows the sorted nodes"
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_range_of_nodes_outlives_a_loss_if_it_restarts_in_place(in_place: bool) -> None:
+    values = {"resources": {"nodes": "2-4", "tasks_per_node": 4}, "restart": {"in_place": in_place}}
+    text = rendered({"command": "true", **values})
+    assert ("#SBATCH --no-kill\n" in text) is in_place
+    assert (" on the nodes that are left" in text.replace("\n# ", " ")) is in_place
+    assert f"NODE_RANK={'$((SLURM_PROCID / 4))' if in_place else '$SLURM_NODEID'}\n" in text
+
+
+@pytest.mark.parametrize(("nodes", "asked"), [("2-4", "3-5"), ("2,4-8", "3,5-9")])
+def test_spare_nodes_are_requested_beside_each_number_of_a_range(nodes: str, asked: str) -> None:
+    text = rendered({"command": "true", "resources": {"nodes": nodes, "spare_nodes": 1}})
+    assert f"#SBATCH --nodes={asked}\n" in text
+    assert "job_nodes=$((${SLURM_JOB_NUM_NODES:-3} - 1)) " in text
 
 
 @pytest.mark.parametrize(

@@ -78,14 +78,15 @@ def _judge(ending: Ending, step: Step, result: "Result", took_s: int) -> None:
 
 
 def _replaces(ending: Ending, step: Step, result: "Result", look: Look) -> bool:
-    """Returns whether spare nodes, which have passed the preflight, take the places of all bad nodes."""
+    """Returns whether the ranks can start without all bad nodes, on nodes that have passed the preflight."""
     if not result.is_complete or not result.bad:
         return False
     try:
         replaced = step.placement.replace(result.bad, ending.slurm.expand(look.nodes))
     except LookupError:
         return False
-    warn("the ranks start {}.".format(places(replaced)) if replaced else "the job has other nodes for its ranks.")
+    where = places(replaced, step.placement.size)
+    warn("the ranks start {}.".format(where) if replaced else "the job has other nodes for its ranks.")
     ending.record.event("placed", nodes=step.placement.text)
     return True
 

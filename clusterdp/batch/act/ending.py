@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any, Callable, List, Mapping, NoReturn, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Sequence
 
 from ..decide.decisions import End, Requeue
 from ..decide.history import History
@@ -89,15 +89,19 @@ class Ending:
             self.leave(state, code)
         raise SystemExit(0)
 
-    def restart(self, decision: Requeue, replaced: Mapping[str, str]) -> None:
-        """Records that one more attempt follows in this allocation. replaced: the spare node of each lost node."""
-        where = places(replaced)
+    def restart(self, decision: Requeue, replaced: Mapping[str, str], size: int) -> None:
+        """Records that one more attempt follows in this allocation. replaced: the nodes that have no ranks any more,
+        each with its spare node, if it has one. size: the number of nodes with ranks."""
+        where = places(replaced, size)
         warn("{}; the next attempt starts {}".format(self._filled(decision.said).rstrip("."), where))
         if decision.details is not None:
             self.record.event("failed", cause=decision.cause, **decision.details)
         # Before the note, because a `failed` without it would end the run if this node were lost between the two.
-        spare = {"spare": ",".join(replaced.values())} if replaced else {}
-        self.record.event("restarted", cause=decision.cause, of=self.job.attempt, **spare)
+        spare = ",".join(filter(None, replaced.values()))
+        about: Dict[str, Any] = {"spare": spare} if spare else {}
+        if "" in replaced.values():
+            about["size"] = size
+        self.record.event("restarted", cause=decision.cause, of=self.job.attempt, **about)
         self.record.note("cause", decision.cause)
         if self.rules.notify:
             try:

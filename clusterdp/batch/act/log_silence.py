@@ -84,7 +84,7 @@ class LogSilence:
         return HangFinding(True, self._reason if fresh else "", now, ends)
 
     def _processes(self) -> str:
-        nodes = str(self.rules.nodes)
+        nodes = str(self.placement.size)
         words = ["srun", "--overlap", "--mem=0", "--time=1", "--nodes=" + nodes, "--ntasks=" + nodes]
         if self.placement.nodes:
             words.append("--nodelist=" + self.placement.text)

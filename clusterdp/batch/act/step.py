@@ -186,7 +186,7 @@ class Step:
         found = []
         if self.rules.kind == "entry":
             found.append(Watch(self.children, LINGERING_S, lambda: self._end_lingering(child)))
-        growth = Growth(self.rules, self.job, self.ending.slurm)
+        growth = Growth(self.rules, self.job, self.ending.slurm, self.placement, self.ending.history.bad)
         if growth.is_wanted:
             found.append(Watch(self.children, growth.pause_s, lambda: self._look_for_nodes(growth, child)))
         if self.rules.silence_s:
@@ -214,9 +214,9 @@ class Step:
             child.kill()
 
     def _end_silent(self, child: "subprocess.Popen[bytes]", keepers: Keepers, has_term: bool) -> None:
-        """Ends the step if spare nodes can take the places of silent nodes. srun would wait for the tasks there, and
-        its orders to other nodes may go through a silent one: therefore it gets KILL after TERM, and the keepers kill
-        the ranks (see attempt.py)."""
+        """Ends the step if the ranks can start again without silent nodes. srun would wait for the tasks there, and its
+        orders to other nodes may go through a silent one: therefore it gets KILL after TERM, and the keepers kill the
+        ranks (see attempt.py)."""
         lost = [] if self.lost else self.placement.replaceable(keepers.lost())
         if not lost or time.monotonic() < self._consider_at:
             return

@@ -72,7 +72,13 @@ def may_start(history: Union[History, End], rules: Rules, is_cancelled: bool, is
 def restarts_in_place(cause: str, rules: Rules) -> bool:
     """Returns whether an end with this cause may be followed by an attempt in this allocation, not through the
     queue."""
-    return rules.in_place and (cause in IN_PLACE or (cause == "node-lost" and rules.spare_nodes > 0))
+    return rules.in_place and (cause in IN_PLACE or (cause == "node-lost" and rules.may_lose_nodes))
+
+
+def size_on(nodes: int, rules: Rules) -> int:
+    """Returns the number of nodes with ranks in a job that has so many good nodes left; 0 if they are too few: that
+    with which the job began, or the next one of its range."""
+    return max((size for size in (rules.nodes, *rules.sizes) if size <= min(nodes, rules.nodes)), default=0)
 
 
 def not_in_place(
@@ -90,7 +96,7 @@ def not_in_place(
     if left_s is not None and left_s <= rules.warned_s + wait_s:
         return "the time limit is {:.0f} s away".format(max(left_s, 0))
     failed = 0 if has_saved else 1 + sum(name == start or name.startswith(start + ".") for name in history.since)
-    if cause != "node-lost" and failed >= LIVES:  # the number of spare nodes is the limit for lost ones
+    if cause != "node-lost" and failed >= LIVES:  # the number of nodes is the limit for lost ones
         return "{} attempts in this allocation have saved nothing".format(failed)
     return ""
 

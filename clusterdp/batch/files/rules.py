@@ -56,6 +56,11 @@ class Rules(NamedTuple):
     is_sweep: bool = False  # whether each array element has its own folder of checkpoints below checkpoint_url
 
     @property
+    def may_lose_nodes(self) -> bool:
+        """Whether the ranks start again in the job without nodes that it has lost: on spare ones, or on fewer."""
+        return self.spare_nodes > 0 or (self.in_place and bool(self.sizes))
+
+    @property
     def job_nodes(self) -> int:
         """The least number of nodes that the job needs."""
         return (self.sizes or [self.nodes])[0] + self.spare_nodes

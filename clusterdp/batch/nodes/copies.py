@@ -10,10 +10,14 @@ from ..files.record import Record
 from ..files.rules import Rules
 from ..files.texts import read, warn, warn_of_fault
 from ..processes.children import Children
+from ..processes.slurm import RUNNING, Look
 from . import keeper
 from .keepers import Keepers
 
 HEAD = 4096  # bytes that hold the first line of a manifest
+WRITE_S = 120  # limit of the seconds for writing a copy of the state in memory to the disk
+ENDING_WRITE_S = 10  # the same if KILL comes soon
+MARGIN_S = 15  # seconds between the end of the write and that of the job's time
 Age = Tuple[int, float, str]
 
 
@@ -48,8 +52,8 @@ class Copies:
 
     def write(self, record: Record, limit_s: Callable[[], float], stops: Callable[[], bool] = lambda: False) -> None:
         """Writes the newest copy to the disk if it is newer than all checkpoints there. Called when no rank is alive,
-        and the job is about to leave its nodes. Gives up after limit_s() seconds, or when stops() is true, because a
-        requeue must not come too late."""
+        and the job is about to leave its nodes, or to go on with fewer ranks. Gives up after limit_s() seconds, or when
+        stops() is true, because a requeue must not come too late."""
         copy, began = None, time.monotonic()
         try:
             copy = self._newest()
@@ -61,7 +65,6 @@ class Copies:
                 warn("the copy of the state in memory could not be written: {}".format(error))
             else:
                 warn_of_fault(error, "The copy of the state in memory is lost.")
-            self.keepers.close()
             if copy is not None:
                 self._remove(copy)
             return
@@ -146,6 +149,14 @@ class Copies:
                     os.unlink(os.path.join(folder, name))
         except OSError:
             pass  # the next attempt removes them
+
+
+def write_limit_s(look: Look, is_cancelled: bool) -> float:
+    """Returns the seconds for the write of a copy. At a preemption, at the time limit and at a cancel, KILL comes
+    soon."""
+    if look.state != RUNNING or is_cancelled:
+        return ENDING_WRITE_S
+    return WRITE_S if look.ends_at is None else min(WRITE_S, look.ends_at - time.time() - MARGIN_S)
 
 
 def _content(line: Any, name: str) -> bytes:

@@ -21,6 +21,7 @@ Each second, the keeper prints `beat NODE`. The batch program writes lines to th
     write FOLDER TOKEN    write the files of this save to the disk, byte for byte; print `wrote NODE COUNT`, or
                           `failed NODE ERROR`
     kill ATTEMPT          kill the attempt's ranks on this node
+    drop                  drop all files
     end                   end, as at the end of stdin, except in a --no-kill job
 
 Slurm (24.11 to 26.05) takes a lost node out of a --no-kill job, also the node of the script. The job then goes on
@@ -297,6 +298,9 @@ class Keeper:
                 return False
             if order == "kill":
                 kill_ranks(given[0], given[1], self.node)
+            if order == "drop":
+                while self.files:
+                    os.close(self.files.popitem()[1])
             if order == "write":
                 try:
                     self._print("wrote", self._write(*given))

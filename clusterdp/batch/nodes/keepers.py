@@ -261,6 +261,11 @@ class Keepers:
         if self.are_alive:
             self._send("kill {} {}".format(attempt, after))
 
+    def drop(self) -> None:
+        """Frees the copies in memory, because other numbers of ranks do not restore them."""
+        if self.are_alive:
+            self._send("drop")
+
     def _send(self, line: str) -> bool:
         """Sends a line to all keepers. Returns False if srun does not take it."""
         assert self._step is not None and self._step.stdin is not None

@@ -24,7 +24,7 @@ from clusterdp.operate.status.show_status import attempts_table
 from clusterdp.operate.why.failure_words import exit_words, remedy, whose
 from clusterdp.operate.why.first_failure import FirstFailure, recorded_failure
 from clusterdp.rundir import RunDir
-from clusterdp.rundir.lenient_reads import Record
+from clusterdp.rundir.lenient_reads import Record, integer
 from clusterdp.slurm.hostlist import joined
 from clusterdp.wording import counted, duration
 
@@ -384,7 +384,9 @@ def _goes_on(event: Record, history: RunHistory) -> str | None:
     if attempt is not None and word in ("overtaken", "stopped"):
         return f"attempt {attempt.number} {ending_text(attempt)}"
     if event.get("event") == "restarted":
-        again = [f"starts again {'with ' + str(event['spare']) if event.get('spare') else 'on the same nodes'}"]
+        where = [f"with {event['spare']}"] if event.get("spare") else []
+        where += [f"on {counted(size, 'node')}"] if (size := integer(event.get("size"))) else []
+        again = [f"starts again {', '.join(where) or 'on the same nodes'}"]
     else:
         again = [] if word == "requeued" else ["requeued"]
     if attempt is None or attempt.last_step is None:

@@ -106,4 +106,6 @@ def requeues_of(rules: dict[str, Any]) -> list[str]:
         text += " In place at first: crash, start, hung."
     if rules["spare_nodes"]:
         text += " A spare node takes the place of a lost one first."
+    elif rules["in_place"] and rules["sizes"]:
+        text += " If a node is lost, it goes on in place on the nodes that are left, if they are enough."
     return textwrap.wrap(text, 116)

@@ -131,6 +131,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "nodes": Shell(config.resources.nodes),  # a number, or a range
         "allocated_nodes": Shell(_allocated_nodes(config.resources)),
         "spare_nodes": config.resources.spare_nodes,
+        "may_lose_nodes": spec.may_lose_nodes,
         "ranks_per_node": spec.ranks_per_node,
         "cpus_per_task": config.resources.cpus_per_task,
         "fills_sockets": spec.fills_sockets,
@@ -156,8 +157,9 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
 def _allocated_nodes(resources: ResourcesConfig) -> str:
     """Returns the nodes of the ranks as the script's shell computes them: those of the allocation, because the request
     may have been changed on sbatch's command line or by scontrol."""
-    least = resources.least_nodes
-    return str(least) if resources.spare_nodes else f"${{SLURM_JOB_NUM_NODES:-{least}}}"
+    least, spare = resources.least_nodes, resources.spare_nodes
+    given = f"${{SLURM_JOB_NUM_NODES:-{resources.job_nodes}}}"
+    return given if not spare else f"$(({given} - {spare}))" if resources.is_elastic else str(least)
 
 
 def _name(name: str, spec: ScriptSpec) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from clusterdp.batch.files.rules import Rules
 from clusterdp.config.tree import Config, ContainerConfig, ResourcesConfig
 from clusterdp.errors import ConfigError
 
@@ -149,10 +150,16 @@ class ScriptSpec:
         return self.config.restart.warm_after_s if self.restarts_in_place and is_plain else None
 
     @property
+    def may_lose_nodes(self) -> bool:
+        """Whether the ranks start again in the job without nodes that it has lost: on spare ones, or on fewer."""
+        r = self.config.resources
+        sizes = r.sizes if r.is_elastic else []
+        return Rules(sizes=sizes, spare_nodes=r.spare_nodes, in_place=self.restarts_in_place).may_lose_nodes
+
+    @property
     def no_kill(self) -> bool:
         """Whether the job goes on without a node that it has lost."""
-        resources = self.config.resources
-        return resources.spare_nodes > 0 or resources.extra.get("no-kill") not in (None, False, "off")
+        return self.may_lose_nodes or self.config.resources.extra.get("no-kill") not in (None, False, "off")
 
     @property
     def keeps_copies(self) -> bool:
@@ -165,7 +172,7 @@ class ScriptSpec:
         cpus = r.cpus_per_task * self.ranks_per_node // tasks
         rows: list[tuple[str, str | None]] = [
             ("job-name", self.config.name),
-            ("nodes", str(r.job_nodes if r.spare_nodes else r.nodes)),
+            ("nodes", re.sub("[0-9]+", lambda number: str(int(number[0]) + r.spare_nodes), str(r.nodes))),
             ("ntasks-per-node", str(tasks)),
             ("cpus-per-task", str(cpus)),
             ("gpus-per-node", r.gpus_per_node if gpu_count(r.gpus_per_node) else None),
@@ -177,7 +184,7 @@ class ScriptSpec:
             ("open-mode", "append"),
         ]
         flags: list[tuple[str, str | None]] = [("exclusive", None)] if r.exclusive else []
-        if r.spare_nodes:
+        if self.may_lose_nodes:
             flags.append(("no-kill", None))
         flags.append(("requeue" if self.config.restart.requeue else "no-requeue", None))
         return [row for row in rows if row[1] is not None] + flags + extra_options(r)

@@ -351,9 +351,17 @@ def test_watch_prints_submitted_before_started_even_if_recorded_later(builder: R
     assert told(builder)[:2] == ["submitted: job 7", "attempt 1 started on n[1-2] (job 7)"]
 
 
-@pytest.mark.parametrize(("fields", "where"), [({}, "on the same nodes"), ({"spare": "n3"}, "with n3")])
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({}, "on the same nodes"),
+        ({"spare": "n3"}, "with n3"),
+        ({"size": 3}, "on 3 nodes"),
+        ({"spare": "n3", "size": 1}, "with n3, on 1 node"),
+    ],
+)
 def test_watch_reports_a_restart_and_its_nodes(
-    builder: RunBuilder, queue: FakeQueue, fields: dict[str, str], where: str
+    builder: RunBuilder, queue: FakeQueue, fields: dict[str, object], where: str
 ) -> None:
     builder.submitted().attempt().trained(1, 9).saved(9).restarted(**fields)
     builder.attempt("7.0.1").restored(9).finished()
