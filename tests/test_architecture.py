@@ -103,7 +103,7 @@ MOST_LINES = {
     "checkpoint": 7490,
     "cli": 2220,
     "config": 2695,
-    "fakeslurm": 17320,
+    "fakeslurm": 17330,
     "operate": 11960,  # `top`, and `list --watch` as its plain text
     "recipes": 700,
     "rehearse": 7900,

@@ -32,6 +32,7 @@ QUICK_OF = {
         "sbatch-output",
         "sbatch-ways",
         "no-kill-second-step",
+        "no-kill-range",
         "resize",
     ],
 }

@@ -199,6 +199,7 @@ class JobRecord:
     resizes: int = 0  # how often the job has got smaller while it ran: by a lost node (--no-kill), or by scontrol
     resized_at: float = 0
     last_size: int = 0  # number of nodes with which the last attempt started, shown until the scheduler looks again
+    left: tuple[int, int] | None = None  # nodes and CPUs after the loss of a node, shown as those it asks for
     het: Het | None = None
     planned_start: float | None = None  # expected start of a job that waits for nodes, if known
     planned_nodes: list[str] = field(default_factory=list)

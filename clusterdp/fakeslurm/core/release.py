@@ -112,6 +112,8 @@ class Release:
 
     # --nodes and NumNodes= may be a list, like 1,2,4 (23.02, REST schema; 22.05 and 24.11 are recorded)
     knows_node_lists = PerRelease({"22.05": False, "23.02": True})
+    # a job that has lost a node shows the number of those left as asked for; else, as that of its last nodes (recorded)
+    asks_for_nodes_left = PerRelease({"22.05": False, "24.11": True})
     # a range of nodes ends at the tasks of its least nodes, also if --ntasks-per-node alone sets these (recorded)
     tasks_limit_nodes = PerRelease({"22.05": True, "24.11": False})
     # a job with a range of nodes keeps the tasks of its last nodes, and so waits for as many again (recorded)

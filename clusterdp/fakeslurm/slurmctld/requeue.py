@@ -241,6 +241,10 @@ def _go_on_without(controller: Controller, job: JobRecord, node: str) -> None:
     if controller.settings.release.no_kill_keeps_node and not controller.model.nodes[node].responding:
         job.lost += [share for share in job.shares if share.node == node]
     _resize(controller, job, [share.node for share in job.shares if share.node != node])
+    if controller.settings.release.asks_for_nodes_left:
+        job.left = len(job.shares), job.cpus
+    else:
+        job.last_size = len(job.shares)
     # The slurmd of a node that was set DOWN still reports the end of the script.
     if headless and controller.model.nodes[node].responding and controller.settings.release.fails_without_batch_host:
         job_end.relinquish(controller, job, signal.SIGKILL)

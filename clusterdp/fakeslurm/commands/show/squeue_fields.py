@@ -99,7 +99,8 @@ class SqueueJob:
         desc = self.job.desc
         nodes = self.controller.model.nodes.values()
         memory = asked_memory(self.job, min((node.memory_mb for node in nodes), default=0))
-        return f"cpu={desc.asked_cpus},mem={size(memory)},node={desc.min_nodes},billing={desc.asked_cpus}"
+        asked, cpus = self.job.left or (desc.min_nodes, desc.asked_cpus)
+        return f"cpu={cpus},mem={size(memory)},node={asked},billing={cpus}"
 
     @property
     def cpus(self) -> int:
