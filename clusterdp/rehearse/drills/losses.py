@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from clusterdp import procfs
+from clusterdp.batch.files.rules import read_rules
 from clusterdp.batch.nodes import keeper
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.observe import processes
@@ -41,7 +42,10 @@ def node_lost(scene: Scene) -> None:
 
 
 def node_replaced(scene: Scene) -> None:
-    """Makes a node of the ranks fail, but not that of the batch script. A spare node of the job must take its place."""
+    """Makes a node of the ranks fail, but not that of the batch script. The ranks must go on in the same job: on a
+    spare node, or on the nodes that are left."""
+    if not read_rules(str(scene.run.path / "batch")).may_lose_nodes:
+        raise NotPossibleHere("the ranks do not start again in the same job (restart.in_place)")
     others = _nodes(scene)[1:]
     if not others:
         raise NotPossibleHere("the ranks run on one node, where the batch script runs, too")

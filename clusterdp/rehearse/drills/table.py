@@ -32,7 +32,7 @@ class Drill:
     do: Callable[[Scene], None]
     config: tuple[str, ...] = NO_CONFIG  # overrides of the config for programs with our loop
     always: tuple[str, ...] = NO_CONFIG  # overrides of the config for all programs
-    other_size: bool = False  # whether the job has a range of nodes, and comes back on another number of them
+    other_size: bool = False  # whether the job has a range of nodes, and goes on on another number of them
     only_here: bool = False  # whether the fault needs ranks on this machine, and no job is submitted elsewhere
 
 
@@ -57,6 +57,15 @@ DRILLS = (
         "the first node fails, with a spare one",
         losses.batch_host_lost,
         always=SPARE,
+        only_here=True,
+    ),
+    Drill(
+        "node-dropped",
+        "a node fails, and the ranks go on on those that are left",
+        losses.node_replaced,
+        COPIES,
+        always=("resources.spare_nodes=0",),
+        other_size=True,
         only_here=True,
     ),
     Drill("fewer-nodes", "comes back on fewer nodes", sizes.fewer_nodes, other_size=True, only_here=True),

@@ -176,7 +176,7 @@ def _queued_again(result: RunResult, history: RunHistory) -> str:
         after = names[names.index(hit.attempt) + 1 :] if hit.in_place and hit.attempt in names else []
         allocation = ".".join(hit.attempt.split(".")[:2]) + "."
         if again := next((name for name in after if not name.startswith(allocation)), ""):
-            return f"attempt {names.index(again) + 1} came back through the queue, although a spare node was there"
+            return f"attempt {names.index(again) + 1} came back through the queue, although the job had nodes left"
     return ""
 
 

@@ -132,7 +132,7 @@ def test_memory_drill_fails_if_the_attempt_resumes_from_disk(
 
 @pytest.mark.parametrize(
     ("second", "said"),
-    [("7.0.1", ""), ("7.1", "attempt 2 came back through the queue, although a spare node was there")],
+    [("7.0.1", ""), ("7.1", "attempt 2 came back through the queue, although the job had nodes left")],
 )
 def test_spare_node_drill_fails_if_the_job_is_requeued(made: MakeRun, second: str, said: str) -> None:
     state = {"sum": 4, "scheduler": {"last_epoch": 3}}

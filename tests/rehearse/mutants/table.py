@@ -140,6 +140,16 @@ MUTANTS = {
             "resources": {"nodes": "1-2", "tasks_per_node": 1},
         },
     ),
+    "stale_ranks": Mutant(
+        "node-dropped",
+        (FAILED,),
+        ("model", "optimizer"),
+        config={
+            "entry": "stale_ranks:main",
+            "train": {"global_batch_size": 32},
+            "resources": {"nodes": "1-2", "tasks_per_node": 1},
+        },
+    ),
     "log_truncated": Mutant("preempted", (FAILED,), ("losses.csv",), missed=BESIDE),
 }
 IN_TEST_ALL = ("delete_first", "partial_restore", "sorted_as_text", "swallows_full_disk")
