@@ -3,8 +3,9 @@
 Restart: from the start of the batch script to the end of the first new step, without the time in Slurm's queue; beside
 a script by hand that imports torch, meets over gloo, loads a checkpoint and makes a step. Restart in place: from the
 kill of a rank, or from the end of the attempt as hung, to the end of the first new step; the other rank stands
-still, so that only KILL ends it. The limit is 1.1 times the cold start by hand, and a second. Stop: from SIGTERM to the
-end of the last process; beside its first part, two exchanges of flags and the save.
+still, so that only KILL ends it. The limit is 1.1 times the cold start by hand, and a second. On fewer nodes: from the
+loss of a node of three to the end of the first new step on two; the limit is 1.3 times the cold start by hand, and a
+second. Stop: from SIGTERM to the end of the last process; beside its first part, two exchanges of flags and the save.
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
+from clusterdp.batch.nodes.keeper import HELD
 from tests.benchmarks.first_allreduce import fake, real
 from tests.benchmarks.table import Row, show
 from tests.e2e.cluster import Cluster
-from tests.e2e.processes import processes_of, ranks_of, waiting_of
+from tests.e2e.processes import copies_of, lost, nodes_of, processes_of, ranks_of, waiting_of
 from tests.e2e.run import Run, submit
 from tests.waiting import wait_for
 
 BY_HAND, RESTART = "a cold start by hand", "clusterdp: restart"
 KILLED, HUNG = "clusterdp: rank killed, in place", "clusterdp: hung, in place"
 WARM = "clusterdp: rank killed, in place, warm"
-STARTS = (BY_HAND, RESTART, KILLED, HUNG, WARM)
+FEWER = "clusterdp: node lost, on fewer nodes"
+STARTS = (BY_HAND, RESTART, KILLED, HUNG, WARM, FEWER)
 SAVED, STOP = "SIGTERM until that is saved", "SIGTERM to the last process gone"
 
 # The same training twice: as an entry, and as a program of its own with a loop that knows nothing of stops.
@@ -56,9 +59,13 @@ def main(job):
     data, net = parts()
     model = job.wrap(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    for x, y in job.loop(job.loader(data, 8), {"model": model, "optimizer": optimizer}):
-        step(model, optimizer, x, y)
-        time.sleep(0.05)
+    loop = job.loop(job.loader(data, 8), {"model": model, "optimizer": optimizer})
+    for x, y in loop:
+        (nn.functional.cross_entropy(model(x), y) / loop.window).backward()
+        if loop.window_ends:
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(0.05)
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
@@ -117,6 +124,7 @@ def main() -> None:
             taken[KILLED] = in_place(cluster, folder, next(numbers), hangs=False)
             taken[HUNG] = in_place(cluster, folder, next(numbers), hangs=True)
             taken[WARM] = in_place(cluster, folder, next(numbers), hangs=False, warm=True)
+            taken[FEWER] = on_fewer(cluster, folder, next(numbers))
             if turn >= 0:  # the first one warms the caches
                 for each, value in taken.items():
                     seconds[each].append(value)
@@ -128,6 +136,7 @@ def main() -> None:
     limit = 1.1 * median(seconds[BY_HAND]) + 1
     for name in (KILLED, HUNG):
         print(f"{name}: {median(seconds[name]):.2f} s, limit {limit:.2f} s")
+    print(f"{FEWER}: {median(seconds[FEWER]):.2f} s, limit {1.3 * median(seconds[BY_HAND]) + 1:.2f} s")
     print(f"{WARM}: {median(seconds[WARM]):.2f} s, limit {0.35 * median(seconds[BY_HAND]):.2f} s")
     if STOP not in seconds:
         return
@@ -175,6 +184,22 @@ def in_place(cluster: Cluster, folder: Path, number: int, hangs: bool, warm: boo
     cluster.run("scancel", run.job)
     wait_for("an idle cluster", lambda: not cluster.run("squeue", "-h"), 60)
     assert bool(run.events("warm")) == warm, run.account()
+    return first_steps(run)[-1] - began
+
+
+def on_fewer(cluster: Cluster, folder: Path, number: int) -> float:
+    """Seconds from the loss of a node to the end of the first new step on the others."""
+    words = ["resources.nodes=2-3", "train.global_batch_size=24", "checkpoint.memory_s=1", "restart.warm_after_s=null"]
+    run = submit(cluster, folder, "entry.yaml", f"run_dir={folder}/run-{number}", *words)
+    wait_for("some steps", lambda: run.step() > 40, 60, report=run.account)
+    wait_for("copies", lambda: any(HELD in name for name in copies_of(run)), 60, report=run.account)
+    node = nodes_of(run)[1]
+    began = time.time()
+    with lost(run, node):
+        wait_for("the first new step", lambda: len(first_steps(run)) == 2, 60, report=run.account)
+    cluster.run("scancel", run.job)
+    wait_for("an idle cluster", lambda: not cluster.run("squeue", "-h"), 60)
+    assert [event["size"] for event in run.events("restarted")] == [2], run.account()
     return first_steps(run)[-1] - began
 
 
