@@ -12,6 +12,7 @@ from clusterdp.wording import counted, ranges, shares_of
 
 KEY = "resources.nodes"
 LISTS_SINCE = (23, 2)  # release of Slurm
+BY_TASKS = (22, 5)  # release whose ranges end at the tasks of their least nodes
 MOST_SHOWN = 12  # numbers of nodes
 
 
@@ -55,6 +56,11 @@ def range_findings(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]
     if "," in str(nodes.nodes) and (0, 0) < cluster.release < LISTS_SINCE:
         release, remedy = "{}.{:02}".format(*cluster.release), f"Write nodes: {nodes.least_nodes}-{nodes.most_nodes}"
         yield Finding("error", KEY, f"{nodes.nodes} is a list", f"Slurm {release} knows ranges only", f"{remedy}.")
+    tasks = nodes.job_nodes * subject.spec.tasks_per_node
+    if cluster.release == BY_TASKS and tasks < nodes.most_nodes + nodes.spare_nodes:
+        what = f"{nodes.nodes} nodes, with {counted(subject.spec.tasks_per_node, 'task')} of srun on each"
+        why = f"Slurm 22.05 gives no more nodes than the least ones have tasks: {tasks}"
+        yield Finding("warning", KEY, what, why, "Write a larger least number, or leave it so.")
     if subject.config.train.global_batch_size is None:
         what = f"each attempt of the program may have another number of nodes: {nodes.nodes}"
         remedy = "Let it read WORLD_SIZE (or SLURM_JOB_NUM_NODES), or write one number."
