@@ -102,7 +102,7 @@ MOST_LINES = {
     "check": 3420,
     "checkpoint": 7490,
     "cli": 2220,
-    "config": 2695,
+    "config": 2715,
     "fakeslurm": 17330,
     "operate": 11960,  # `top`, and `list --watch` as its plain text
     "recipes": 700,
@@ -113,7 +113,7 @@ MOST_LINES = {
     "storage": 1460,
     "submission": 3290,
     "top": 690,
-    "train": 17100,
+    "train": 17520,  # the same bits on any number of ranks
 }
 
 PARTS = {path.stem for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}

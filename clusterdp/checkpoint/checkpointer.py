@@ -123,7 +123,11 @@ class Checkpointer:
         self._exchange = ProgressExchange(self._ranks)
         self.compare_s = 0.0  # measured seconds of a comparison of all tensors
         self.skipped = 0  # number of saves skipped since the last commit, because another save was in progress
-        self.on_other_ranks = "ranks that are new draw other random numbers"  # what a resume on others reports
+        # What a resume on another number of ranks reports; empty: nothing.
+        self.on_other_ranks = (
+            f"{stateful.NOT_RESTORED}, buffers that differed are rank 0's, ranks that are new draw other random "
+            "numbers, and sums are rounded otherwise"
+        )
         self._prove_next = False  # whether the next save is read back; until then the restored checkpoint is kept
         self._rng: dict[str, Any] | None = None
         self._rng_seed: str | None = None
@@ -377,12 +381,9 @@ class Checkpointer:
         self.token = info.data  # of a commit that was made anew, the first one
         self._committer.pinned, self._committer.last_order = {pinned} if pinned else set(), info.order
         self._prove_next = True
-        if info.world_size != self._ranks.size:
-            different.append(
-                f"it was saved by {info.world_size} ranks, and there are {self._ranks.size} now: what each rank had "
-                f"for itself is not restored, buffers that differed are rank 0's, {self.on_other_ranks}, and sums are "
-                "rounded otherwise"
-            )
+        if info.world_size != self._ranks.size and self.on_other_ranks:
+            now = f"it was saved by {info.world_size} ranks, and there are {self._ranks.size} now"
+            different.append(f"{now}: {self.on_other_ranks}")
         for line in different if self._ranks.rank == 0 else ():
             _log.warning("%s: not exact: %s.", info.name, line)
         meta = unflatten(loaded.manifest.meta, {})

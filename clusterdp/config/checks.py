@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from operator import attrgetter
 
 from clusterdp.config.secrets import WEBHOOK_PROBLEM, WEBHOOK_REMEDY, secrets
-from clusterdp.config.tree import POLICIES, Config, NotifyConfig, ResourcesConfig
+from clusterdp.config.tree import POLICIES, Config, NotifyConfig, ResourcesConfig, TrainConfig
 from clusterdp.errors import ConfigError
 from clusterdp.wording import closest
 
@@ -99,6 +99,7 @@ def _bad_choices(c: Config) -> Iterator[tuple[str, str, str]]:
         "restart.how": (c.restart.how, ("requeue", "resubmit")),
         "train.strategy": (c.train.strategy, ("ddp", "fsdp", "hsdp", "dp")),
         "train.comm_hook": (c.train.comm_hook, (None, "fp16", "bf16", "powersgd")),
+        "train.exact": (c.train.exact, ("same_ranks", "any_ranks")),
         "launch.setup_errors": (c.launch.setup_errors, ("record", "stop")),
         "checkpoint.witness": (c.checkpoint.witness, ("warn", "stop", "off")),
         "restart.on_hang": (c.restart.on_hang, (None, "report", "restart")),
@@ -200,6 +201,8 @@ def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
     if t.global_batch_size is not None and t.ddp.get("static_graph"):
         problem = "does not go with train.global_batch_size, where ranks may make different numbers of passes"
         yield "train.ddp.static_graph", problem, "Leave it out"
+    if t.exact == "any_ranks":
+        yield from _bad_for_any_ranks(t)
     if t.compile is not None and not isinstance(t.compile, (bool, dict)):
         remedy = "Write true, or e.g. {mode: max-autotune}"
         yield "train.compile", f"{t.compile!r} is neither true nor arguments", remedy
@@ -216,6 +219,23 @@ def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
     if t.amp.level in ("O2", "O3") and t.strategy in ("fsdp", "hsdp"):
         remedy = "Use O1 or bf16, or train.fsdp: {param_dtype: bfloat16}"
         yield "train.amp.level", f"{t.amp.level} halves the weights, and {t.strategy} shards them in fp32", remedy
+
+
+def _bad_for_any_ranks(t: TrainConfig) -> Iterator[tuple[str, str, str]]:
+    if t.global_batch_size is None:
+        problem = "any_ranks needs steps that are the same on any number of ranks"
+        yield "train.exact", problem, "Set train.global_batch_size, the samples of a step, as well"
+    for key, (is_set, why) in {
+        "train.strategy": (t.strategy != "ddp", f"{t.strategy} adds up by its own order"),
+        "train.comm_hook": (t.comm_hook is not None, "it rounds what the ranks send"),
+        "train.sync_batchnorm": (t.sync_batchnorm, "its statistics are of the samples that the ranks do together"),
+        "train.ddp.find_unused_parameters": (
+            bool(t.ddp.get("find_unused_parameters")),
+            "each micro-batch must have all gradients",
+        ),
+    }.items():
+        if is_set:
+            yield key, f"does not go with train.exact: any_ranks, because {why}", "Leave one of the two out"
 
 
 def _bad_measuring(c: Config) -> Iterator[tuple[str, str, str]]:

@@ -285,6 +285,9 @@ class TrainConfig(Section):
     accumulate: int = 1  # batches for each step of the optimizer; e.g. `4`
     # Samples of a step of the optimizer, on any number of ranks; micro-batches have the loader's batch_size; e.g. `512`
     global_batch_size: int | None = None
+    # same_ranks: a run has the same bits on the same number of ranks; any_ranks: on any number, with
+    # train.global_batch_size, by sums in a fixed order; e.g. `any_ranks`
+    exact: str = "same_ranks"
     clip_norm: float | None = None  # the largest norm of all gradients together; e.g. `1.0`
     clip_value: float | None = None  # the largest element of a gradient; e.g. `0.5`
     # stop, or skip (ten in a row at most), when a loss or gradient is not finite; e.g. `skip`

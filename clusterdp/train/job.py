@@ -220,7 +220,7 @@ class JobHandle:
         every = {"every_steps": every_steps, "every_s": every_s}
         limits: dict[str, Any] = {"max_steps": max_steps, "limit_batches": limit_batches}
         phase: dict[str, Any] = {"name": name, "continues": continues, "forget": forget, **limits}
-        phase["global_batch_size"] = self.train.global_batch_size
+        phase |= {"global_batch_size": self.train.global_batch_size, "by_tree": self.train.exact == "any_ranks"}
         return Loop(self.phases, loader, state, epochs=epochs, accumulate=accumulate, move=move, **every, **phase)  # type: ignore[arg-type]
 
     def checkpointer(self, state: Mapping[str, Any], *, beside: str | None = None) -> Checkpointer | None:

@@ -146,6 +146,23 @@ def test_too_deeply_nested_config_of_a_run_folder_is_refused(tmp_path: Path, tex
             "train.accumulate: train.global_batch_size says how many batches a step of the optimizer has. Leave one",
         ),
         (
+            MINIMAL + "train: {exact: any_ranks}\n",
+            "train.exact: any_ranks needs steps that are the same on any number of ranks. Set train.global_batch_size",
+        ),
+        (MINIMAL + "train: {exact: any_rank}\n", "train.exact: 'any_rank' is none of same_ranks, any_ranks. Write any"),
+        *(
+            (
+                MINIMAL + f"train: {{global_batch_size: 32, exact: any_ranks, {given}}}\n",
+                f"train.{key}: does not go with train.exact: any_ranks, because ",
+            )
+            for key, given in {
+                "strategy": "strategy: fsdp",
+                "comm_hook": "comm_hook: bf16",
+                "sync_batchnorm": "sync_batchnorm: true",
+                "ddp.find_unused_parameters": "ddp: {find_unused_parameters: true}",
+            }.items()
+        ),
+        (
             MINIMAL + "train: {global_batch_size: 32, ddp: {static_graph: true}}\n",
             "train.ddp.static_graph: does not go with train.global_batch_size",
         ),

@@ -87,6 +87,7 @@ WRONG_VALUES = {
     "train.on_nan": ["raise"],
     "train.amp.level": ["O4", "fp8"],
     "train.accumulate": ["0"],
+    "train.exact": ["any"],
     "train.timeout_s": ["0"],
     "metrics.to": ["[tensorbord]", "[csv]"],
     "metrics.every_s": ["0"],

@@ -26,12 +26,12 @@ EVERY = (1, 2, 3, 4, 6, 8)
 class Training:
     """A run of tests.train.elastic, its attempts, and what they recorded."""
 
-    def __init__(self, folder: Path, entry: str = "train", train: dict[str, Any] | None = None, **params: Any):
+    def __init__(self, folder: Path, entry: str = "elastic:train", train: dict[str, Any] | None = None, **params: Any):
         self.record = folder / "record"
         self.record.mkdir(parents=True)
         self.run = Run(
             folder / "run",
-            f"tests.train.elastic:{entry}",
+            f"tests.train.{entry if ':' in entry else f'elastic:{entry}'}",
             {"record": str(self.record), **params},
             checkpoint={"async_save": False},
             train={"backend": "gloo", "global_batch_size": GLOBAL_BATCH, **(train or {})},
@@ -76,7 +76,7 @@ def _step(rows: list[Any]) -> Step:
     return {"what": what, "rates": {row["lr"] for row in rows}, "loss": loss}
 
 
-def trained(folder: Path, size: int, entry: str = "train", **params: Any) -> Training:
+def trained(folder: Path, size: int, entry: str = "elastic:train", **params: Any) -> Training:
     training = Training(folder, entry, **params)
     ranks = training.attempt("1.0", size)
     assert ranks.join() == [0] * size, ranks.log

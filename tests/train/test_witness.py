@@ -560,6 +560,29 @@ def test_another_machine_may_change_losses_by_a_hundredth(kind: str, loss: float
     assert compare(then, now).kind == kind
 
 
+@pytest.mark.parametrize(
+    ("weight", "loss", "machine", "kind", "said"),
+    [
+        ([1.0, 2.0], 1.0, 1, "same", ""),
+        ([1.0, 2.0001], 1.0, 1, "other", "after step 13, model/w differs: something in the step follows the number"),
+        ([1.0, 2.0001], 1.0001, 1, "other", "loss 1.0001 in step 11, where it was 1 with the same samples and random"),
+        ([1.0, 2.0001], 1.0001, 2, "rounding", "the losses are the same but for rounding, on 1 ranks instead of 2."),
+    ],
+)
+def test_other_number_of_ranks_has_the_same_bits_by_a_tree(
+    weight: list[float], loss: float, machine: int, kind: str, said: str
+) -> None:
+    """On the same type of machine."""
+    labels = ["machine 0", "micro-batch 1 0"]
+    then = account(labels=labels, ranks=[[1, 5], [1, 5]], by_tree=True)
+    crc = 7 if weight[1] == 2 else 6
+    now = replace(differing(weight, loss=loss, crc=crc), labels=labels, ranks=[[machine, 5]], by_tree=True)
+    verdict = compare(then, now)
+    assert (verdict.kind, verdict.differs[: len(said)]) == (kind, said)
+    assert ("1 tensors of the state" in verdict.compared) == (machine == 1)
+    assert compare(replace(then, by_tree=False), now).kind == ("same" if loss == 1 else "rounding")
+
+
 def test_unknown_numbers_are_left_out_of_the_verdict() -> None:
     unknown = account(ranks=[[0, 2, 3, 4, 5]] * 2)
     verdict = compare(account(), unknown)

@@ -203,13 +203,15 @@ def put_back(
     dicts = {name for name, thing in shared.items() if isinstance(thing, plain_holders.DictHolder)}
     saved = {name: loaded.state(name, copy=True) for name in dicts}
     plain_holders.fill(shared, saved, built, changed.get("", {}).get("links", ()))
+    # Of a rank that is new, nothing is known.
+    different += filter(None, [machine.difference((loaded.own or {}).get("machine", {}))])
     if mine:
         own = {
             name: thing
             for name, thing in own.items()
             if name in mine["objects"] or not getattr(thing, "is_optional", False)
         }
-        different += filter(None, [rng.difference(mine["rng"]), machine.difference(mine.get("machine", {}))])
+        different += filter(None, [rng.difference(mine["rng"])])
         stateful.compare_keys("state with per_rank = True", own, mine["objects"])
         plain_holders.fill(own, mine["objects"], built, mine.get("links", ()))
         for name, thing in own.items():

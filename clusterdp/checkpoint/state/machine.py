@@ -12,10 +12,12 @@ import torch
 
 
 def describe() -> dict[str, str]:
-    """Returns torch's version, and the name and libraries of this rank's GPU or the CPU's instruction set."""
+    """Returns torch's version, and the name and libraries of this rank's GPU, or the CPU's instruction set and the
+    number of threads."""
     found = {"torch": str(torch.__version__)}
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
-        return {**found, "CPU": torch.backends.cpu.get_cpu_capability()}
+        # Sums over the batch, such as the gradients of LayerNorm, are divided among the threads.
+        return {**found, "CPU": torch.backends.cpu.get_cpu_capability(), "threads": str(torch.get_num_threads())}
     nccl: Any = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()  # type: ignore[no-untyped-call]
     return {
         **found,

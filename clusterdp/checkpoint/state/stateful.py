@@ -14,6 +14,7 @@ from clusterdp.checkpoint.state.tree import Flattener, check_class, is_sharded, 
 from clusterdp.errors import CheckpointError, StateError
 from clusterdp.wording import some_of
 
+NOT_RESTORED = "what each rank had for itself is not restored"
 EXTRA_STATE = "_extra_state"  # torch's key for the argument of set_extra_state()
 
 

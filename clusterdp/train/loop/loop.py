@@ -80,12 +80,13 @@ class Loop(Generic[Batch]):
         name: str = "",
         continues: Loop[Any] | None = None,
         global_batch_size: int | None = None,
+        by_tree: bool = False,
     ):
         self._phases, self._rank, self._record = phases, phases.rank, phases.record
         self.name, self.continues, self.forget = name, continues, forget
         self.announces = True  # whether each rank prints its share of the samples
         lap, limit = phases.stopwatch.lap, limit_batches
-        self.batches = batches_of(global_batch_size)(phases.rank, loader, move, lap, limit=limit)
+        self.batches = batches_of(global_batch_size, by_tree=by_tree)(phases.rank, loader, move, lap, limit=limit)
         self.position = self.batches.position
         self.position.epochs, self.position.limit, self.position.accumulate = epochs, max_steps or 0, accumulate
         self.total_epochs, self.max_steps, self.limit = epochs, max_steps, sys.maxsize  # limit: of the steps
@@ -101,6 +102,7 @@ class Loop(Generic[Batch]):
         self.state = self.batches.with_state(kept)
         saves = partial(SaveSchedule, phases.rank, phases.record, phases.saving, phases.checkpointer(self.state))
         self.saves = saves(lambda: {"epoch": self.epoch, "total": self.total_steps}, every_steps, every_s, kept, loader)
+        self.saves.witness.by_tree = self.models.by_tree
         self._enough = False  # whether this rank has called end()
         self.between: Callable[[], bool] | None = None  # called between two steps; returns whether time passed
         self._open_window = OpenWindow(state if accumulate == 1 and global_batch_size is None else {})

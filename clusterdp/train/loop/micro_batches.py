@@ -19,9 +19,9 @@ from clusterdp.wording import counted
 Batch = TypeVar("Batch")
 
 
-def batches_of(global_batch_size: int | None) -> Callable[..., Batches[Any]]:
-    """Returns what makes the batches of a loop."""
-    return Batches if global_batch_size is None else partial(MicroBatches, global_batch_size)
+def batches_of(global_batch_size: int | None, *, by_tree: bool = False) -> Callable[..., Batches[Any]]:
+    """Returns what makes the batches of a loop. by_tree: see MicroBatches."""
+    return Batches if global_batch_size is None else partial(MicroBatches, global_batch_size, by_tree)
 
 
 def steps_of(loader: Any, rank: Rank, train: TrainConfig) -> int:
@@ -38,12 +38,14 @@ class MicroBatches(Batches[Batch]):
     """All numbers of batches are numbers of steps here; only the iterator yields micro-batches, those of this rank.
 
     even: whether all ranks make equally many passes in a step, the surplus ones with a micro-batch that they have had,
-    and weight 0: for models with collectives in their forward pass.
+    and weight 0: for models with collectives in their forward pass. by_tree: whether a step has the same bits on any
+    number of ranks.
     """
 
     def __init__(
         self,
         samples: int,
+        by_tree: bool,
         rank: Rank,
         loader: Iterable[Batch],
         move: bool | Callable[[Any], Any] = False,
@@ -57,7 +59,7 @@ class MicroBatches(Batches[Batch]):
         assert self.sampler is not None
         self.sampler.global_batch = self.global_batch
         self.position.global_batch, self.position.micro_batch = samples, self.batch_size
-        self.even = False
+        self.even, self.by_tree = False, by_tree
 
     def measure(self) -> None:
         super().measure()
@@ -92,7 +94,12 @@ class MicroBatches(Batches[Batch]):
         was, now = self.position.saved_micro_batch, self.batch_size
         if was not in (0, now):
             words = "same samples, but other random numbers and BatchNorm statistics"
-            self._say(f"a micro-batch had {was} samples and has {now}: {words}.")
+            changed = f"a micro-batch had {was} samples and has {now}: {words}"
+            self._say(f"{changed}.")
+            found += [f"loader: {changed}"] if self.by_tree else []
+        if self.by_tree and ranks != self.rank.world_size and was in (0, now) and self.rank.is_first:
+            here = counted(self.rank.world_size, "rank")
+            say(f"clusterdp: {here}, and {ranks} at the save: each step has the same bits (train.exact: any_ranks).")
         return found
 
     def open(self) -> Iterator[Batch]:

@@ -30,7 +30,7 @@ from clusterdp.train.profile.stopwatch import Stopwatch, report_times
 from clusterdp.train.ranks.rank import Rank
 from clusterdp.train.ranks.shared_flags import agree_on_stop
 from clusterdp.train.ranks.stop import Stopped
-from clusterdp.wording import counted
+from clusterdp.wording import counted, some_of
 
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Checkpointer, Restored
@@ -144,7 +144,7 @@ class Phases:
             return
         loop.saves.checkpointer.begin(loop.name, loop.state, loop.first)
         if loop.position.micro_batch:
-            loop.saves.checkpointer.on_other_ranks = "the samples and the random numbers of each step are the same"
+            loop.saves.checkpointer.on_other_ranks = _on_other_ranks(loop)
         if self.rank.is_first:
             state = {name: part for name, part in loop.state.items() if name not in loop.batches.state}
             loop.saves.forgotten = Forgotten(state, loop.batches.loader, loop.variables.older, loop.forget)
@@ -246,6 +246,15 @@ class Phases:
                     yield item  # type: ignore[misc]
                 elif agreed.stop:
                     raise Stopped(agreed.stop, self.record.step)
+
+
+def _on_other_ranks(loop: Loop[Any]) -> str:
+    """Returns what is not the same in a loop with a global batch that goes on on another number of ranks."""
+    if not loop.models.by_tree:
+        same = "the samples and the random numbers of each step are the same"
+        return f"{stateful.NOT_RESTORED}, buffers that differed are rank 0's, {same}, and sums are rounded otherwise"
+    own = [name for name, part in loop.state.items() if stateful.is_per_rank(part) and name not in loop.batches.state]
+    return f"{stateful.NOT_RESTORED}: {some_of(own)}" if own else ""
 
 
 def _twice(name: str) -> str:

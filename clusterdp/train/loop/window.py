@@ -106,6 +106,7 @@ class GlobalWindow(Window):
     def __init__(self, batches: MicroBatches[Any], state: Mapping[str, Any], models: DdpModels, record: AttemptRecord):
         super().__init__(batches, batches.global_batch.most)
         self.steps = 1
+        models.by_tree = batches.by_tree
         self._micro, self._models, self._record, self._rank = batches, models, record, batches.rank
         modules = [each for part in state.values() if isinstance(part, nn.Module) for each in part.modules()]
         batches.even = any(isinstance(each, nn.SyncBatchNorm | GlooBatchNorm) or is_sharded(each) for each in modules)
@@ -123,10 +124,22 @@ class GlobalWindow(Window):
             self.size = len(self._passes)
         here, whole = self._passes[done], self._micro.global_batch
         self.weighs, self._samples = here.weighs, here.samples
-        self._divisor = self._micro.step_samples / (whole.ranks * here.samples) if here.weighs else math.inf
+        # DDP averages over the ranks, and a tree adds up.
+        shares = 1 if self._micro.by_tree else whole.ranks
+        self._divisor = self._micro.step_samples / (shares * here.samples) if here.weighs else math.inf
         self._models.exchange(done + 1 == self.size)
+        for tree in self._models.trees:
+            if done == 0:
+                tree.begin_step(self._shares())
+            tree.begin_pass(here.number)
         self._seed(self._record.step, here.number)
         return done == 0, here.number
+
+    def _shares(self) -> list[range]:
+        """Returns the numbers of each rank's micro-batches in the step at the position."""
+        whole = self._micro.global_batch
+        count = -(-self._micro.step_samples // whole.size)
+        return [whole.share(count, rank) for rank in range(whole.ranks)]
 
     def next_number(self) -> int | None:
         return self._micro.passes()[0].number if self._micro.step_samples else None
@@ -170,10 +183,11 @@ class GlobalWindow(Window):
         """Raises ConfigError, on all ranks, if the program does not weigh its losses, or steps after each batch."""
         whole, sampler = self._micro.global_batch, self._micro.sampler
         assert sampler is not None
-        needed = {"window": whole.weighs(sampler.size), "window_ends": whole.most > 1}
+        is_weighed = whole.count > 1 if self._micro.by_tree else whole.weighs(sampler.size)
+        needed = {"window": is_weighed, "window_ends": whole.most > 1}
         lacking = [f"loop.{name}" for name, is_needed in needed.items() if is_needed and name not in self._read]
         if lacking:
-            fits = whole.samples % whole.ranks == 0
+            fits = whole.samples % whole.ranks == 0 and not self._micro.by_tree
             other = f"; or use a batch_size of {whole.samples // whole.ranks}, and drop_last=True" if fits else ""
             raise ConfigError(
                 f"{KEY}: {whole}, and the program does not use {' and '.join(lacking)}. Write (loss / loop.window)"

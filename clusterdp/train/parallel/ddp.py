@@ -19,6 +19,7 @@ from clusterdp.checkpoint.state.generators import living, reached
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train.argument_names import check_options, checked
 from clusterdp.train.parallel.gradient_mean import GradientMean, mean_of
+from clusterdp.train.parallel.gradient_tree import GradientTree, check_trained
 from clusterdp.wording import some_of
 
 if TYPE_CHECKING:
@@ -101,10 +102,14 @@ def cannot_skip(what: str) -> ConfigError:
 
 
 class DdpModels:
-    """The models in the state of a loop for which DistributedDataParallel or GradientMean exchanges gradients."""
+    """The models in the state of a loop for which DistributedDataParallel or GradientMean exchanges gradients.
+
+    trees: those of the models, with train.exact: any_ranks; empty before settle()."""
 
     def __init__(self, state: Mapping[str, Any]):
         self._state = state
+        self.by_tree = False  # whether the models get trees
+        self.trees: list[GradientTree] = []
         self._models: list[DistributedDataParallel] = []
         self._means: list[GradientMean] = []
         self._unused: list[DistributedDataParallel] = []  # models that have not been called
@@ -117,6 +122,16 @@ class DdpModels:
         self._models = _wrappers_of(modules)
         for model in self._models:
             settle_buckets(model)
+        if self.by_tree:
+            self._plant()
+
+    def _plant(self) -> None:
+        summed = [reduced(model) for model in self._models]
+        self.trees = [
+            GradientTree.of(model, own, at) for at, (model, own) in enumerate(zip(self._models, summed, strict=True))
+        ]
+        optimizers = [part for part in self._state.values() if isinstance(part, torch.optim.Optimizer)]
+        check_trained(optimizers, [parameter for own in summed for parameter in own.values()])
 
     def why_not_exact(self) -> list[str]:
         """Returns the reasons why sums over the ranks may be rounded in another order after a resume."""

@@ -133,6 +133,11 @@ def distribute(
         if gradient_mean.has_forward(model):
             return ddp.wrap(model, options, train.comm_hook, train.powersgd)
         gradient_mean.refuse_hook(train.comm_hook)
+        if train.exact == "any_ranks":
+            raise ConfigError(
+                "train.exact: any_ranks adds up gradients in DistributedDataParallel, which cannot wrap a model "
+                "without a forward() of its own. Leave it out; or give the model a forward() that calls its parts."
+            )
         ddp.check(options)
         gradient_mean.average(model, group, options)
         return model

@@ -328,9 +328,10 @@ class Trainer:
         *,
         by_parts: bool,
     ) -> torch.nn.Module:
-        """Wraps the model as set in the config's `train`. A single rank gets no DDP. by_parts: whether modules of the
-        model may be called without the model's forward()."""
-        job, several = self.job, self.job.world_size > 1
+        """Wraps the model as set in the config's `train`. A single rank gets no DDP, unless train.exact: any_ranks adds
+        up in it. by_parts: whether modules of the model may be called without the model's forward()."""
+        job, by_tree = self.job, self.job.train.exact == "any_ranks"
+        several = job.world_size > 1
         is_wrapped = model is not unwrap(model)
         if is_distributed(model) or (is_wrapped and not several):
             return model  # the user has already wrapped the model
@@ -340,9 +341,9 @@ class Trainer:
                 f"{job.world_size} ranks would train alone. Pass the model itself; train.compile: true compiles it."
             )
         before = dict(model.named_parameters())
-        wrapped = strategy.wrap(model, job.group, job.train, self.amp, options, share=several)
+        wrapped = strategy.wrap(model, job.group, job.train, self.amp, options, share=several or by_tree)
         job.wrapped.add(wrapped)
-        if by_parts and isinstance(wrapped, DistributedDataParallel):
+        if by_parts and not by_tree and isinstance(wrapped, DistributedDataParallel):
             average(wrapped, job.group, {**options, **job.train.ddp})
         if is_sharded(wrapped) and optimizer is not None:
             follow(optimizer, before, wrapped)

@@ -27,6 +27,7 @@ SAME, ROUNDING, OTHER = "same", "rounding", "other"
 CLOSE = {"float64": 1e-5, "float32": 1e-5}  # relative difference of losses that is rounding; of 16 bits 1e-2
 NUMBER = "number"  # instead of float64: a float in a plain dict, which may be a clock
 CLOSE_STATE = 100  # times as much: a state after some steps differs more than a loss
+FOLLOWS_RANKS = "something in the step follows the number of ranks, or is not restored"
 _FORMATS = {"float64": "d", NUMBER: "d", "float32": "f", "float16": "e", "bfloat16": "H"}
 Marks = Mapping[str, Sequence[Any]]  # name -> Mark: (checksum, first bytes, dtype)
 
@@ -36,7 +37,7 @@ class Account:
     """What the attempt `attempt` did after the save `token`. values: what rank 0 has logged in each step. details: rank
     0's marks of the state, by number of steps since the save. generators: rank 0's, likewise.
     numbers: those among the attributes of the loader's parts. loader: what is known of it; with another one, nothing is
-    compared."""
+    compared. by_tree: whether its bits are those of any number of ranks (train.exact: any_ranks)."""
 
     token: str
     step: int
@@ -48,6 +49,7 @@ class Account:
     generators: dict[str, dict[str, int]] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
     loader: dict[str, Any] = field(default_factory=dict)
+    by_tree: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ def compare(then: Account, now: Account) -> Verdict:
 
 
 def _across(then: Account, now: Account) -> Verdict:
-    """Compares attempts on different numbers of ranks: the micro-batches are the same, and losses but for rounding."""
+    """Compares attempts on different numbers of ranks: the micro-batches are the same, and losses but for rounding. By
+    sums of a tree, the losses are the same, and the tensors of the state."""
     was, here = (
         {label: max(row[at] for row in each.ranks) for at, label in enumerate(each.labels)} for each in (then, now)
     )
@@ -90,14 +93,29 @@ def _across(then: Account, now: Account) -> Verdict:
     found = Verdict(SAME, last, _compared(known, now))
     if (other := next((label for label in known if was[label] != here[label]), None)) is not None:
         return replace(found, kind=OTHER, differs=_other_micro_batch(other, now))
+    by_tree = then.by_tree and now.by_tree and was.get("machine 0") == here.get("machine 0")
+    if by_tree and (moments := [after for after in now.details if after in then.details]):
+        tensors = _tensors_apart(then.details[moments[-1]], now.details[moments[-1]])
+        last = max(last, now.step + int(moments[-1]))
+        found = replace(found, last=last, compared=[*found.compared, f"{len(tensors)} tensors of the state"])
+        if (apart := [name for name, is_apart in tensors.items() if is_apart]) and not _first_value(then, now):
+            named = f"after step {last}, {some_of(apart, 3)} {'differ' if len(apart) > 1 else 'differs'}"
+            return replace(found, kind=OTHER, differs=f"{named}: {FOLLOWS_RANKS}.")
     if (first := _first_value(then, now)) is None:
         return found
     at, name, before, value = first
-    if _near([before], [value], 1e-2):
+    if _near([before], [value], 1e-2) and not by_tree:
         differs = f"the losses are the same but for rounding, on {len(now.ranks)} ranks instead of {len(then.ranks)}."
         return replace(found, kind=ROUNDING, differs=differs)
     logged = f"{name} {value:.9g} in step {at}, where it was {before:.9g} with the same samples and random numbers"
-    return replace(found, kind=OTHER, differs=f"{logged}: the step uses something that is not restored.")
+    why = FOLLOWS_RANKS if by_tree else "the step uses something that is not restored"
+    return replace(found, kind=OTHER, differs=f"{logged}: {why}.")
+
+
+def _tensors_apart(then: Marks, now: Marks) -> dict[str, bool]:
+    """Returns whether the tensors that both have differ, by name."""
+    shared = [name for name in now if name in then and now[name][2] not in ("", NUMBER)]
+    return {name: then[name][0] != now[name][0] for name in shared}
 
 
 def _other_micro_batch(label: str, now: Account) -> str:

@@ -68,6 +68,7 @@ class Witness:
         self._drawing = loader if our_sampler(loader) is None else None  # job.loader()'s generators are seeded anew
         sampler = our_sampler(loader)
         self._global_batch = sampler.global_batch if sampler is not None else None
+        self.by_tree = False  # whether a step has the same bits on any number of ranks
         self._state: dict[str, Any] | None = None
         self._windows: list[_Window] = []
         self._folder = record.run.witness if record.run is not None and mode != "off" else None
@@ -195,6 +196,7 @@ class Witness:
             generators=generators,
             numbers=window.numbers,
             loader=facts(self._loader),
+            by_tree=self.by_tree,
         )
 
     def _compare(self, then: Account | None, now: Account | None) -> None:
