@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,8 @@ from clusterdp.wording import counted, some_of
 # Of the norm of a tensor, on other numbers of ranks, whose sums are rounded otherwise. After 200 steps, losses were at
 # most 5e-4 apart; where samples had other weights, 0.1 and more.
 ROUNDING = 1e-3
+ROUNDED = ("model", "optimizer", "metrics", "other")
+ROUNDED_ANYWAY = ("metrics", "other")  # with train.exact: any_ranks: sums of an evaluation that the ranks share
 OF_RANKS = ("rng", "sampler")
 SHOWN = 5  # maximum number of differences that a verdict shows
 EARLY = 0.8  # part of the whole run's time; an attempt that exits with 0 before was not done
@@ -126,7 +129,8 @@ def judge(
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
     if elsewhere := _resumed_elsewhere(result, history) or _queued_again(result, history):
         return Verdict(verdict=FAILED, said=elsewhere, **told)  # type: ignore[arg-type]
-    differences, unread = _differences(reference, run, drill)
+    is_rounded = drill.other_size and config.train.exact != "any_ranks"
+    differences, unread = _differences(reference, run, drill, ROUNDED if is_rounded else ROUNDED_ANYWAY)
     witness = [words for _, words in not_repeated(history.attempts)]
     if unread or differences or (drill.other_size and witness):
         said = (
@@ -142,7 +146,7 @@ def judge(
         told |= {"differences": firsts, "differing": len(differences)}
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnosis, **told)  # type: ignore[arg-type]
     compared = compared_with(reference, run, result.hits[0].at)
-    equal = "equal but for rounding" if drill.other_size else reference.equal
+    equal = "equal but for rounding" if is_rounded else reference.equal
     told |= {"state": equal, "compared": tuple(compared.what), "left_out": compared.left_out_words}
     if (work := lost_work(case)) and work.steps > config.rehearse.may_lose:
         return Verdict(verdict=LOST_WORK, said=work.words, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
@@ -213,9 +217,12 @@ def _passed(history: RunHistory, result: RunResult, lost: int | None, reference:
     return f"{back}{cost}, {equal}{unmade}{also}"
 
 
-def _differences(reference: Reference, run: RunDir, drill: Drill) -> tuple[list[Difference], str]:
+def _differences(
+    reference: Reference, run: RunDir, drill: Drill, rounded: Collection[str]
+) -> tuple[list[Difference], str]:
     """Returns the differences from the undisturbed end state, or why the run's end state cannot be compared. Of a run
-    on several numbers of nodes, those beyond rounding: random numbers and the place in the data are its last ranks'."""
+    on several numbers of nodes, those beyond rounding: random numbers and the place in the data are its last ranks'.
+    rounded: the parts of the state in which it may round otherwise."""
     try:
         got = reference.state_of(run)
         if got is None:
@@ -223,14 +230,11 @@ def _differences(reference: Reference, run: RunDir, drill: Drill) -> tuple[list[
             return [], f"it ended without its end state: {wanted}"
         found = compare(reference.state, got, reference.spread, reference.runs)
         if drill.other_size:
-            found = [each for each in found if each.part not in OF_RANKS and not _is_rounded(each)]
+            found = [each for each in found if each.part not in OF_RANKS]
+            found = [each for each in found if each.part not in rounded or each.size > ROUNDING]
         return found, ""
     except CheckpointError as error:
         return [], f"its end state cannot be read: {error}"
-
-
-def _is_rounded(each: Difference) -> bool:
-    return each.part in ("model", "optimizer", "metrics", "other") and each.size <= ROUNDING
 
 
 def _beyond(reference: Reference, differences: list[Difference]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterdp.config import Config
-from clusterdp.config.tree import RehearseConfig
+from clusterdp.config.tree import RehearseConfig, TrainConfig
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse.drills.table import DRILLS, NAMES, drill_of
 from clusterdp.rehearse.judge.judge import judge, why_missed
@@ -49,8 +50,8 @@ def made(tmp_path: Path) -> MakeRun:
     return make
 
 
-def reference(made: MakeRun, total: float = 4, epoch: int = 3) -> Reference:
-    run = made(["done"], ["step 9"], {"sum": total, "scheduler": {"last_epoch": epoch}}, "undisturbed")
+def reference(made: MakeRun, total: float = 4, epoch: int = 3, name: str = "sum") -> Reference:
+    run = made(["done"], ["step 9"], {name: total, "scheduler": {"last_epoch": epoch}}, "undisturbed")
     state = end_state(run, ("state.json",))
     assert state
     return Reference(run.path, Facts(steps=9), state, ("state.json",))
@@ -72,17 +73,27 @@ def test_drill_passes_if_the_requeued_job_reaches_the_same_end_state(made: MakeR
 
 
 @pytest.mark.parametrize(
-    ("total", "epoch", "verdict"), [(4.0001, 5000, PASSED), (4.1, 5000, FAILED), (4.0, 5001, FAILED)]
+    ("total", "epoch", "exact", "verdict"),
+    [
+        (4.0001, 5000, "same_ranks", PASSED),
+        (4.1, 5000, "same_ranks", FAILED),
+        (4.0, 5001, "same_ranks", FAILED),
+        (4.0, 5000, "any_ranks", PASSED),
+        (4.0001, 5000, "any_ranks", FAILED),
+    ],
 )
 def test_other_number_of_nodes_passes_with_a_rounded_state_and_exact_counts(
-    made: MakeRun, total: float, epoch: int, verdict: str
+    made: MakeRun, total: float, epoch: int, exact: str, verdict: str
 ) -> None:
-    state = {"sum": total, "scheduler": {"last_epoch": epoch}}
+    """With train.exact: any_ranks, only with the same state."""
+    state = {"model": total, "scheduler": {"last_epoch": epoch}}
     run = made(["preempted", "done"], ["step 4", "step 5\nstep 9"], state)
     result = RunResult("done", hits=(hit("preempted", grace_s=9.0),))
-    found = judge(drill_of("fewer-nodes"), result, run.path, reference(made, 4.0, 5000), CONFIG)
+    config = replace(CONFIG, train=TrainConfig(exact=exact))
+    found = judge(drill_of("fewer-nodes"), result, run.path, reference(made, 4.0, 5000, "model"), config)
     assert found.verdict == verdict, found.said
-    assert (found.verdict == PASSED) == ("nothing lost, equal but for rounding" in found.said)
+    equal = "equal but for rounding" if exact == "same_ranks" else "bit for bit"
+    assert (found.verdict == PASSED) == (f"nothing lost, {equal}" in found.said)
 
 
 def test_drill_cut_off_by_the_rehearsal_itself_is_undecided(made: MakeRun) -> None:

@@ -150,6 +150,16 @@ MUTANTS = {
             "resources": {"nodes": "1-2", "tasks_per_node": 1},
         },
     ),
+    "rounds_by_ranks": Mutant(
+        "fewer-nodes",
+        (FAILED,),
+        ("model", "optimizer"),
+        config={
+            "entry": "rounds_by_ranks:main",
+            "train": {"global_batch_size": 32, "exact": "any_ranks"},
+            "resources": {"nodes": "1-2", "tasks_per_node": 1},
+        },
+    ),
     "log_truncated": Mutant("preempted", (FAILED,), ("losses.csv",), missed=BESIDE),
 }
 IN_TEST_ALL = ("delete_first", "partial_restore", "sorted_as_text", "swallows_full_disk")
