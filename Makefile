@@ -86,6 +86,8 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.trainer_overhead
 	$(bin)/python -m tests.benchmarks.tensor_data
 	$(bin)/python -m tests.benchmarks.ddp_cost
+	$(bin)/python -m tests.benchmarks.any_ranks_cost --ranks 2
+	$(bin)/python -m tests.benchmarks.any_ranks_cost --ranks 4
 	$(bin)/python -m tests.benchmarks.snapshot
 	$(bin)/python -m tests.benchmarks.list_runs
 	$(bin)/python -m tests.benchmarks.top
