@@ -7,6 +7,6 @@ because the first node's own Python runs the copy.
 files/        what it reads and writes in the run folder, and words
 processes/    Slurm's commands, notices, children
 decide/       pure decisions: may an attempt start, how did it end, what follows
-nodes/        the job's nodes: keepers, copies in memory, spare nodes, where ranks meet
+nodes/        the job's nodes: keepers, agents, copies in memory, spare nodes, where ranks meet
 act/          what is done by a decision: a step, its end, checks of nodes, ranks in reserve
 """

@@ -20,7 +20,7 @@
         mistake                       the same error, in the form that later attempts compare with their own
         avoid                         nodes that later attempts avoid
         saved                         the last step of which this attempt committed a checkpoint
-        key                           signs the notes that ranks leave for each other; only the owner can read it
+        key                           proves that a process is an agent of this attempt; only the owner can read it
         cold                          exists if the program sets variables that torch reads when it is loaded
         rescue                        the node and the process that act for a lost node of the batch script
         times.json                    the parts of the steps' time, by rank, with a diagnosis

@@ -205,7 +205,7 @@ NAMED = {  # a class, also another library's child of it -> what to pass
     "Module": "a torch.nn.Module",
     "Sequential": "a torch.nn.Sequential",
     "Tensor": "a tensor",
-    "ProcessGroup": "a process group, such as job.group.control",
+    "ProcessGroup": "a process group, such as torch.distributed.group.WORLD",
     "Rendezvous": "a Rendezvous, such as Rendezvous.find()",
     "Group": "a Group, such as job.group",
     "JobHandle": "the job of main(job)",

@@ -40,6 +40,11 @@ def ranks_of(run: Run) -> dict[int, int]:
     return {rank: pid for rank, pid in _workers(run) if procfs.name(pid) != "reserve"}
 
 
+def agents_of(run: Run) -> list[int]:
+    """The process ids of the agents of its nodes."""
+    return [pid for pid in processes_of(run) if "clusterdp.batch.nodes.agent" in " ".join(command_of(pid))]
+
+
 def waiting_of(run: Run) -> dict[int, int]:
     """The process ids of those that wait to become ranks, and have loaded torch."""
     return {rank: pid for rank, pid in _workers(run) if procfs.name(pid) == "reserve" and len(procfs.threads(pid)) == 1}

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.processes import command_of, copies_of, ranks_of, skip_without_keepers
+from tests.e2e.processes import agents_of, command_of, copies_of, ranks_of, skip_without_keepers
 from tests.e2e.run import Run, clusterdp, submit
 from tests.waiting import wait_for
 
@@ -121,6 +121,21 @@ def test_job_with_a_killed_rank_ends_bit_for_bit_in_one_allocation(
     assert not run.events("requeued"), run.account()
     (restored,) = run.events("restored")
     assert (restored["step"] > 0, restored["memory"]) == (True, True), run.account()
+    assert run.digest() == reference_on(cluster).digest
+
+
+@pytest.mark.slow
+def test_job_with_a_killed_agent_ends_bit_for_bit_in_one_allocation(
+    cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference]
+) -> None:
+    run = start()
+    run.wait_step(3)
+    agents = agents_of(run)
+    os.kill(agents[-1], signal.SIGKILL)
+    assert run.wait_end() == "COMPLETED", run.account()
+    assert run.all_causes() == {f"{run.job}.0": "crash", f"{run.job}.0.1": "done"}, run.account()
+    assert len(agents) == 2
+    assert not agents_of(run)
     assert run.digest() == reference_on(cluster).digest
 
 

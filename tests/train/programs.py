@@ -22,11 +22,13 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from clusterdp.checkpoint import Checkpointer
+from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.config.tree import CheckpointConfig, TrainConfig
-from clusterdp.errors import ConfigError
+from clusterdp.errors import ConfigError, RendezvousError
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, SharedFlags, StopSignal, settle_buckets, worker
-from clusterdp.train.process.attempt import run_function, start_group
-from clusterdp.train.ranks.peers import PeerWatch
+from clusterdp.train.process.attempt import start_group
+from clusterdp.train.ranks import node_agent
+from clusterdp.train.ranks.peers import leave_now
 from clusterdp.train.ranks.shared_flags import Agreed
 from clusterdp.train.settings import WorkerSettings
 
@@ -70,23 +72,7 @@ def one_dies_before_a_barrier(run: str, victim: int) -> None:
             dist.barrier()
         except RuntimeError as error:
             peers.tell(str(error))
-            peers.leave(3)
-
-
-def ends_after_its_last_look(run: str) -> tuple[float, float]:
-    """When this rank's last look for a failed rank had ended, and its run. All ranks but the first are late."""
-    settings = WorkerSettings(run_dir=Path(run), attempt="7.0", train=TrainConfig(backend="gloo", timeout_s=60.0))
-    end_looks, ended = PeerWatch.stop, []
-
-    def late(peers: PeerWatch) -> None:
-        time.sleep(0.3 if peers.rank else 0)
-        end_looks(peers)
-        ended.append(time.monotonic())
-
-    PeerWatch.stop = late  # type: ignore[method-assign]
-    with StopSignal() as stop:
-        run_function(lambda job: None, settings, stop)
-    return ended[0], time.monotonic()
+            leave_now(3)
 
 
 def signals_at_random(trials: int, seed: int, folder: str = "") -> tuple[list[tuple[Any, ...]], int]:
@@ -372,3 +358,90 @@ def objects_over(values: list[Any]) -> Any:
         return str(error)
     finally:
         group.close()
+
+
+def in_a_tree(nodes: int, lazy: bool = True, timeout_s: float = 60.0) -> Group:
+    """A group whose ranks are on `nodes` nodes of unlike size."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    os.environ["SLURM_JOB_ID"] = os.environ["MASTER_PORT"]
+    os.environ["SLURMD_NODENAME"] = f"n{min(rank // max(size // nodes, 1), nodes - 1)}"
+    return Group.start(Rendezvous.find(), backend="gloo", timeout_s=timeout_s, lazy=lazy)
+
+
+def agrees_in_a_tree(nodes: int) -> dict[str, Any]:
+    """All agreements, and this rank's sockets."""
+    group = in_a_tree(nodes)
+    rank = group.rendezvous.rank
+    answer = {
+        "most": group.agree(rank, -rank),
+        "least": group.agree(rank, -rank, least=True),
+        "gathered": group.gather({"rank": rank, "text": "x" * 50_000 * (rank % 2)}),
+        "numbers": group.gather_numbers([rank, 2 * rank]),
+        "files": RankGroup(group.control).agree(report=rank, conclude=sum),
+        "equal": [RankGroup(group.control).are_equal(bytes([byte] * 8)) for byte in (7, rank)],
+        "sockets": sum(
+            os.readlink(file).startswith("socket:") for file in Path("/proc/self/fd").iterdir() if file.is_symlink()
+        ),
+    }
+    group.close()
+    return answer
+
+
+def agent_of_this_node() -> int:
+    """The process id of the agent, which a rank of this node has started."""
+    marks = {f"{name}={os.environ[name]}".encode() for name in ("SLURMD_NODENAME", "SLURM_JOB_ID")}
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            is_agent = b"clusterdp.batch.nodes.agent" in (folder / "cmdline").read_bytes()
+            if is_agent and marks <= {*(folder / "environ").read_bytes().split(b"\0")}:
+                found.append(int(folder.name))
+        except OSError:  # it has ended
+            continue
+    assert len(found) == 1
+    return found[0]
+
+
+def loses(what: str, victim: int, timeout_s: float = 60.0) -> list[Any]:
+    """Ranks on three nodes lose a rank or an agent. What does an agreement of each of them say?"""
+    group = in_a_tree(3, lazy=False, timeout_s=timeout_s)
+    assert group.control is not None
+    first = group.gather(os.getpid())[0]
+    if group.rendezvous.rank == victim:
+        if what == "rank":
+            if not os.fork():  # as a worker of a DataLoader, which has the rank's connections, too
+                while os.path.exists(f"/proc/{first}"):
+                    time.sleep(0.05)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "agent":
+            os.kill(agent_of_this_node(), signal.SIGKILL)
+        if what == "stopped agent":
+            os.kill(agent_of_this_node(), signal.SIGSTOP)
+        if what == "error":
+            group.control.fail("ValueError: a\nbad\x1b[2J sample")
+        if what == "end":
+            group.close()
+        if what in ("error", "end"):
+            return ["", ""]
+    began = time.monotonic()
+    try:
+        group.agree(1)
+    except RuntimeError as error:
+        if what == "stopped agent" and group.rendezvous.rank == victim:
+            os.kill(agent_of_this_node(), signal.SIGKILL)
+        return [type(error).__name__, str(error), time.monotonic() - began]
+    return ["agreed", ""]
+
+
+def has_another_key(file: str) -> None:
+    """Rank 1 reads a key that rank 0 has not written."""
+    if os.environ["RANK"] == "1":
+        file = f"{file}-of-another-run"
+    os.environ["SLURMD_NODENAME"] = f"n{os.environ['RANK']}"
+    node_agent.KEY_S = 0.3
+    try:
+        Group.start(Rendezvous.find(), backend="gloo", timeout_s=5.0, key_file=Path(file))
+    except RendezvousError as error:
+        print(error, flush=True)
+        os._exit(error.exit_code)

@@ -30,12 +30,12 @@ RELEASES = ("22.05", "24.11", "26.05")
 RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "SLURM_STEP_GPUS": "0,1"}
 
 
-def test_agree_returns_after_gloo_has_freed_its_work(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mean_returns_after_gloo_has_freed_its_work(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """A work that is freed while the interpreter exits aborts the process."""
     reduced, all_reduce = [], dist.all_reduce
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, **more: (reduced.append(tensor), all_reduce(tensor, **more)))
     for _ in range(2000):  # 40 of them failed
-        group.agree(1)
+        group.mean(1.0)
         assert reduced.pop()._use_count() == 1
 
 

@@ -35,11 +35,3 @@ def test_death_of_a_rank_ends_the_others_of_a_lazy_group(victim: int, tmp_path: 
 def test_second_group_of_the_same_processes_shares_the_store(tmp_path: Path) -> None:
     with running(tmp_path, programs.starts_twice, size=2) as ranks:
         assert ranks.answers == [[1, 1], [1, 1]]
-
-
-def test_rank_0_ends_after_the_last_look_into_its_store(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    (run / "attempts/7.0").mkdir(parents=True)
-    with running(tmp_path / "logs", programs.ends_after_its_last_look, str(run), size=3) as ranks:
-        (_, end), *others = ranks.answers
-    assert end >= max(last_look for last_look, _ in others)

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from clusterdp.train import SharedFlags, StopSignal
 from tests.train import programs
@@ -105,7 +104,7 @@ def test_flags_are_exchanged_every_200_ms_and_at_least_every_32_steps(monkeypatc
 
 
 class Ring:
-    """A group over which each exchange takes `way_s`; `others` is what the other ranks measure."""
+    """Ranks of which each exchange takes `way_s`; `others` is what the other ranks measure."""
 
     def __init__(self, way_s: float, others: Callable[[int], int] = lambda mine: mine):
         self.now = 0.0
@@ -115,18 +114,18 @@ class Ring:
     def monotonic(self) -> float:
         return self.now
 
-    def allreduce(self, tensors: list[torch.Tensor], options: object) -> Ring:
+    def begin(self, values: list[int]) -> int:
         self.there_at = self.now + self.way_s
-        mine = int(tensors[0][-1])
-        tensors[0][-1] = max(mine, self.others(mine))
-        return self
+        self.values = [*values[:-1], max(values[-1], self.others(values[-1]))]
+        return 1
 
-    def is_completed(self) -> bool:
+    def is_done(self, number: int) -> bool:
         return self.now >= self.there_at
 
-    def wait(self) -> None:
+    def result(self, number: int) -> list[int]:
         self.waited_s += max(0.0, self.there_at - self.now)
         self.now = max(self.now, self.there_at)
+        return self.values
 
 
 def train(ring: Ring, steps: int, monkeypatch: pytest.MonkeyPatch, *, step_s: float = 0.05) -> SharedFlags:

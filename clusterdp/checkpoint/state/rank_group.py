@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,22 +25,38 @@ _KINDS: dict[str, type[CheckpointError]] = {
 }
 
 
-class RankGroup:
-    """The ranks of a checkpointer. Messages are JSON in CPU tensors over gloo: nothing is pickled, and NCCL's streams
-    are not touched."""
+class Control(Protocol):
+    """How the ranks exchange small messages, each on all ranks in the same order. Errors are RuntimeErrors."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None):
-        """Collective. Makes a new group with gloo if the process group has no gloo."""
+    def begin(self, values: Sequence[int]) -> Any:
+        """Starts an exchange of integers of 64 bits. Returns what result() takes."""
+
+    def result(self, exchange: Any) -> list[int]:
+        """Returns each value's maximum over all ranks."""
+
+    def exchange(self, data: bytes, conclude: Callable[[list[bytes]], bytes]) -> bytes:
+        """Returns on all ranks what `conclude` makes of all ranks' data on rank 0."""
+
+
+class RankGroup:
+    """The ranks of a checkpointer. Messages are JSON: nothing is pickled, and NCCL's streams are not touched."""
+
+    def __init__(self, group: dist.ProcessGroup | Control | None = None):
+        """Collective. group: the ranks, or the control of all of them. Makes a new group with gloo if the process group
+        has no gloo."""
         self.rank, self.size, self.nodes = 0, 1, 1
         self.stride = 0  # the least number for which rank r and rank r + stride are on two nodes; 0 if there is none
         self._lost: str | None = None  # the error message of the first lost contact
         if not (dist.is_available() and dist.is_initialized()):
             return
-        if "gloo" not in str(dist.get_backend_config(group)):
-            members = dist.get_process_group_ranks(group or dist.group.WORLD)
-            group = dist.new_group(members, backend="gloo", use_local_synchronization=True)
-        self.group = group
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        control = None if group is None or isinstance(group, dist.ProcessGroup) else group
+        members = group if isinstance(group, dist.ProcessGroup) else None
+        if "gloo" not in str(dist.get_backend_config(members)):
+            ranks = dist.get_process_group_ranks(members or dist.group.WORLD)
+            members = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        self.group = members
+        self.rank, self.size = dist.get_rank(members), dist.get_world_size(members)
+        self.control = control or Collectives(self.rank, self.size, members)
         if self.size > 1:
             node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
             self.nodes, self.stride = self.agree(report=node, conclude=lambda names: [len(set(names)), _stride(names)])
@@ -91,21 +107,19 @@ class RankGroup:
         return {"kind": failed[0][1]["kind"], "message": "; ".join(messages)}
 
     def are_equal(self, digest: bytes) -> bool:
-        """Returns whether all ranks have these 8 bytes. This costs one tiny all-reduce, while agree() costs two
-        collectives or more."""
+        """Returns whether all ranks have these 8 bytes."""
         if self.size == 1:
             return True
         number = int.from_bytes(digest, "little") >> 1  # the maximum of the negated numbers is the negated minimum
-        both = torch.tensor([number, -number])
         with self.contact():
-            dist.all_reduce(both, dist.ReduceOp.MAX, group=self.group)
-        return int(both[0]) == -int(both[1])
+            most, least = self.control.result(self.control.begin([number, -number]))
+        return most == -least
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Sends the bytes of rank `source` to all ranks, in place."""
         if self.size > 1 and tensor.numel():
             with self.contact():
-                dist.broadcast(tensor, dist.get_global_rank(self._world(), source), group=self.group)
+                dist.broadcast(tensor, group=self.group, group_src=source)
 
     def send(self, tensor: torch.Tensor, to: int) -> dist.Work:
         """Begins to send the bytes to a rank, which calls receive(). wait() of the result belongs into contact(). Any
@@ -143,39 +157,59 @@ class RankGroup:
             raise LostContact(self._lost) from error
 
     def _exchange(self, message: Any, conclude: Callable[[list[Any]], dict[str, Any]]) -> dict[str, Any]:
-        """Returns on all ranks what `conclude` makes of all ranks' messages on rank 0. Two collectives, if each message
-        and the result fit into FRAME bytes, as nearly all do."""
+        """Returns on all ranks what `conclude` makes of all ranks' messages on rank 0."""
         if self.size == 1:
             return conclude([message])
-        data, room = json.dumps(message).encode(), FRAME
+        with self.contact():
+            said = self.control.exchange(
+                json.dumps(message).encode(), lambda parts: json.dumps(conclude([*map(json.loads, parts)])).encode()
+            )
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+
+class Collectives:
+    """A Control over a process group with gloo, for programs whose nodes have no agents."""
+
+    def __init__(self, rank: int, size: int, group: dist.ProcessGroup | None):
+        self.rank, self.size, self.group = rank, size, group
+
+    def begin(self, values: Sequence[int]) -> tuple[torch.Tensor, Any]:
+        numbers = torch.tensor(values, dtype=torch.int64)
+        return numbers, dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self.group, async_op=True)
+
+    def result(self, exchange: tuple[torch.Tensor, Any]) -> list[int]:
+        numbers, work = exchange
+        work.wait()
+        return [int(number) for number in numbers.tolist()]
+
+    def exchange(self, data: bytes, conclude: Callable[[list[bytes]], bytes]) -> bytes:
+        """Two collectives, if each message and the result fit into FRAME bytes, as nearly all do."""
+        room = FRAME
         while True:
-            frames = self._gather(_framed(data, room))
-            said: dict[str, Any] = {}
+            frames, said = self._gather(_framed(data, room)), b""
             if self.rank == 0:
                 longest = max(map(_length, frames))
-                said = {"room": longest} if longest > room else conclude([_decoded(frame) for frame in frames])
+                said = b"%d" % longest if longest > room else b" " + conclude([*map(_content, frames)])
             said = self._share(said)
-            if "room" not in said:
-                return said
-            room = said["room"]
+            if said[:1] == b" ":
+                return said[1:]
+            room = int(said)
 
     def _gather(self, frame: torch.Tensor) -> list[torch.Tensor]:
         """Returns all ranks' frames on rank 0, and an empty list on other ranks."""
         slots = [torch.empty_like(frame) for _ in range(self.size)] if self.rank == 0 else None
-        with self.contact():
-            dist.gather(frame, slots, dist.get_global_rank(self._world(), 0), group=self.group)
+        dist.gather(frame, slots, group=self.group, group_dst=0)
         return slots or []
 
-    def _share(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Returns rank 0's message on all ranks."""
-        data = json.dumps(message).encode()
+    def _share(self, data: bytes) -> bytes:
+        """Returns rank 0's data on all ranks."""
         frame = _framed(data, FRAME)
-        self.broadcast(frame, 0)
+        dist.broadcast(frame, group=self.group, group_src=0)
         if (length := _length(frame)) > FRAME:
             frame = _framed(data, length)
-            self.broadcast(frame, 0)
-        found: dict[str, Any] = _decoded(frame)
-        return found
+            dist.broadcast(frame, group=self.group, group_src=0)
+        return _content(frame)
 
 
 def _stride(names: Sequence[str]) -> int:
@@ -199,28 +233,26 @@ class ProgressExchange:
 
     def __init__(self, ranks: RankGroup):
         self._ranks = ranks
-        self._number = torch.zeros(1, dtype=torch.int64)
-        self._work: Any = None
+        self._exchange: Any = None  # the one that is under way
 
     def exchange(self, number: int) -> int | None:
         """Collective. Returns the minimum of the previous call's numbers; None in the first call."""
         if self._ranks.size == 1:
             return number
         least = self.drain()
-        self._number.fill_(number)
         with self._ranks.contact():
-            self._work = dist.all_reduce(self._number, dist.ReduceOp.MIN, group=self._ranks.group, async_op=True)
+            self._exchange = self._ranks.control.begin([-number])
         return least
 
     def drain(self) -> int | None:
         """Returns the result of the last exchange(), if there was one. Collective: call drain() on all ranks or on
         none."""
-        if self._work is None:
+        if self._exchange is None:
             return None
         with self._ranks.contact():
-            self._work.wait()
-        self._work = None
-        return int(self._number)
+            (most,) = self._ranks.control.result(self._exchange)
+        self._exchange = None
+        return -most
 
 
 def _describe(failure: Exception | None) -> dict[str, str] | None:
@@ -243,5 +275,5 @@ def _length(frame: torch.Tensor) -> int:
     return int.from_bytes(memory_of(frame)[:_HEAD], "little")
 
 
-def _decoded(frame: torch.Tensor) -> Any:
-    return json.loads(bytes(memory_of(frame)[_HEAD : _HEAD + _length(frame)]))
+def _content(frame: torch.Tensor) -> bytes:
+    return bytes(memory_of(frame)[_HEAD : _HEAD + _length(frame)])

@@ -53,7 +53,11 @@ if TYPE_CHECKING:
     from clusterdp.operate.record.run_history import RunHistory
 
 # The line in which clusterdp's ranks report the rank that failed first
-NAMED = re.compile(rb"^clusterdp: .*another(?: rank's failure| failed): rank (\d{1,9}): ", re.MULTILINE)
+# An agent names a rank whose process has ended, or cannot be reached, without the reason.
+NAMED = re.compile(
+    rb"^clusterdp: .*another(?: rank's failure| failed): rank (\d{1,9}): (?!its process has ended|the agent of )",
+    re.MULTILINE,
+)
 FEW = 64  # logs that are read if the rank that failed first is known
 FLOODS = 8  # logs that are read further back than LOOK, 4 MiB in all
 # Causes that are not the fault of a rank: the ranks were ended from outside, and messages of srun or slurmstepd are no

@@ -24,7 +24,7 @@ SIGNATURES = (
     # --- messages that only another rank's failure can cause
     Signature(
         "another-rank",
-        r"^clusterdp: .*another(?: rank's failure| failed): rank \d+: |^clusterdp: .*: rank 0 is gone",
+        r"^clusterdp: .*another(?: rank's failure| failed): rank \d+: |^\S*LostRanks: |^clusterdp: .*: rank 0 is gone",
         "another rank has failed",
         "See that rank.",
         consequence=True,

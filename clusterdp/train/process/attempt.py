@@ -203,7 +203,6 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
     from clusterdp.rundir.names import new_local_attempt
     from clusterdp.train.ranks.group import Group, seed_everything  # loads torch
     from clusterdp.train.ranks.peers import PeerWatch, leave_now
-    from clusterdp.train.ranks.store_notes import StoreNotes, make_key, read_key
 
     slurm = SlurmEnv.read()
     if slurm.rank == 0:
@@ -217,16 +216,14 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
     run = RunDir(settings.run_dir) if settings.run_dir else None
     try:
         place = Rendezvous.find()
-        if run and place.rank == 0 and place.world_size > 1:
-            make_key(run.attempt(attempt).key)
         limits = {"timeout_s": settings.train.timeout_s, "meet_s": reserve.meet_s}
-        group = Group.start(place, backend=settings.train.backend, **limits, lazy=run is not None)
+        key = run.attempt(attempt).key if run and settings.attempt else None  # else each rank has its own name for it
+        group = Group.start(place, backend=settings.train.backend, **limits, lazy=run is not None, key_file=key)
     except ClusterdpError as error:
         leave_now(refuse(error, settings.run_dir))
     seed_everything(settings.train.seed, place.rank, deterministic=settings.train.deterministic)
     attempt = settings.attempt or str(group.gather(attempt)[0])
-    notes = StoreNotes(group.store, read_key(run.attempt(attempt).key) if run else None, attempt)
-    return group, PeerWatch(notes, place.rank, place.world_size).start(), attempt
+    return group, PeerWatch(group.control, place.rank, attempt).start(), attempt
 
 
 def _ask_end(job: str) -> float | None:
@@ -272,7 +269,6 @@ def _run_in_group(
         write_outcome(run.attempt(attempt).outcome, ending, min(LONGEST_WAIT_S, group.timeout.total_seconds() / 2))
     group.agree(0)  # all ranks stay until the outcome is written: srun may end the other tasks when one ends
     peers.stop()
-    group.agree(0)  # rank 0 serves the store until no rank looks into it: a rank that cannot look fails
     return ending
 
 
@@ -410,12 +406,14 @@ def _tell_of_timeout(peers: PeerWatch, run_dir: Path | None) -> None:
         error=True,
     )
     if run_dir is not None:
-        leave_hung(RunDir(run_dir).attempt(peers.notes.attempt))
+        leave_hung(RunDir(run_dir).attempt(peers.attempt))
 
 
 def fail(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> NoReturn:
     """Ends this rank, and reports its failure to the others, so that they do not wait for it."""
-    peers.leave(report_failure(error, peers, run_dir))
+    from clusterdp.train.ranks.peers import leave_now
+
+    leave_now(report_failure(error, peers, run_dir))
 
 
 def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> int:
@@ -423,15 +421,15 @@ def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None)
     from clusterdp.train.data.loader_defaults import dead_worker, in_a_line
 
     if threading.current_thread() is threading.main_thread():
-        # Torch's signal handler could raise an error about an ended worker within this function. In one case the error
-        # came during the check of the store, and was reported as "rank 0 is gone".
+        # Torch's signal handler could raise an error about an ended worker within this function.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if worker := dead_worker(error):
         error = ClusterdpError(worker)
-    first_failure = peers.first_failure()  # after another rank's failure, ours is most likely a broken connection
+    # after another rank's failure, ours is most likely a broken connection
+    first_failure = peers.first_failure(is_certain=follows(error))
     said = in_a_line(error)[:300]
     if isinstance(error, ClusterdpError):
-        refuse(error, run_dir, peers)  # comes before peers.tell(), after which the other ranks end within two seconds
+        refuse(error, run_dir, peers)  # comes before peers.tell(), after which the other ranks end within a second
     else:
         say("".join(traceback.format_exception(error)).rstrip("\n"), error=True)
         if isinstance(error, BUGS) and not first_failure and run_dir is not None and not _has_saved(run_dir):

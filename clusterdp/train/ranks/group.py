@@ -1,4 +1,4 @@
-"""Group: the process group of a job, this rank's device, and a gloo group for agreements between the ranks."""
+"""Group: the process group of a job, this rank's device, and the agreements between the ranks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import resource
 import socket
 import struct
 import time
+from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -26,6 +28,8 @@ from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.argument_names import checked
 from clusterdp.train.hang import flight_record
 from clusterdp.train.output.say import say
+from clusterdp.train.ranks import node_agent
+from clusterdp.train.ranks.control import Control
 from clusterdp.train.ranks.rendezvous import GpuMissing, PortTaken, Rendezvous
 
 # Process groups of closed Groups. If DDP's Reducer is the last owner of a process group, it waits for gloo's threads to
@@ -48,7 +52,7 @@ class Group:
     devices: list[torch.device]  # this rank's devices, not used by other ranks unless ranks share a GPU
     backend: str
     store: Store
-    control: dist.ProcessGroup  # a gloo group for flags and agreements, never for gradients
+    control: Control | None  # for flags and agreements; None for a single process
     timeout: timedelta
     started: ClassVar[int] = 0  # groups that this process has started
 
@@ -62,6 +66,7 @@ class Group:
         timeout_s: float = 1800.0,
         meet_s: float = math.inf,
         lazy: bool = False,
+        key_file: Path | None = None,
     ) -> Group:
         """Starts the group. Collective. Raises RendezvousError (PortTaken on rank 0) if the ranks cannot meet, or if
         torch sees none of the GPUs that Slurm gave this rank; ConfigError if torch is built for CPUs.
@@ -69,7 +74,9 @@ class Group:
         backend: the name of torch's backend, or one backend for each device type; default: `cpu:gloo,cuda:nccl` if each
         rank has its own GPU, else gloo. meet_s: limit of the seconds of the rendezvous, if it is below timeout_s. lazy:
         whether more than MESH_RANKS ranks connect when they first exchange data, not each with each at the start. If a
-        rank dies, a rank that waits for its connection may wait for five times timeout_s: PeerWatch must end it."""
+        rank dies, a rank that waits for its connection may wait for five times timeout_s: PeerWatch must end it.
+        key_file: where rank 0 writes the key of the job's agents, in a folder that all nodes share; without it, the key
+        is in the store, which anybody on the network can read."""
         slurm, timeout = SlurmEnv.read(), timedelta(seconds=timeout_s)
         os.environ.update(place.environ())
         _name_interface(place)
@@ -83,7 +90,9 @@ class Group:
         devices = own_devices(place, slurm.gpus_per_task)
         if devices[0].type == "cuda":
             torch.cuda.set_device(devices[0])
-        store = _open_store(place, timedelta(seconds=min(timeout_s, meet_s)))
+        limit_s = min(timeout_s, meet_s)
+        store = _open_store(place, timedelta(seconds=limit_s))
+        control = _meet(store, place, key_file, limit_s)
         store.set_timeout(timeout)
         backend = backend or _agree_on_backend(store, place, devices[0])
         if "nccl" in backend:
@@ -98,10 +107,8 @@ class Group:
             world_size=place.world_size,
             timeout=timeout,
         )
-        control = dist.new_group(backend="gloo", timeout=timeout)
-        if lazy:  # connects the neighbours in gloo's ring while all ranks live: the death of a rank is noticed by some
-            for group in (dist.group.WORLD, control) if "gloo" in backend else (control,):
-                dist.all_reduce(torch.zeros(1), group=group)
+        if control is not None:
+            control.timeout_s = timeout_s
         Group.started += 1
         return cls(place, devices, backend, store, control, timeout)
 
@@ -110,38 +117,37 @@ class Group:
         return self.devices[0]
 
     @property
-    def flags_group(self) -> dist.ProcessGroup | None:
-        """The group for SharedFlags; None for a single process."""
-        return self.control if self.rendezvous.world_size > 1 else None
+    def flags_group(self) -> Control | None:
+        """The connection for SharedFlags; None for a single process."""
+        return self.control
+
+    @property
+    def exchange_device(self) -> torch.device:
+        """The device of tensors that the process group can exchange: the CPU, unless the backend is nccl alone."""
+        return torch.device("cpu") if "gloo" in self.backend else self.device
 
     def agree(self, *values: int, least: bool = False) -> list[int]:
         """Returns each value's maximum (or minimum) over all ranks. agree() blocks until all ranks call it."""
-        vector = torch.tensor(values, dtype=torch.int64)
-        dist.all_reduce(vector, op=dist.ReduceOp.MIN if least else dist.ReduceOp.MAX, group=self.control)
-        _wait_until_freed([vector])
-        return [int(value) for value in vector.tolist()]
+        if self.control is None:
+            return [int(value) for value in values]
+        sign = -1 if least else 1
+        found = self.control.result(self.control.begin([sign * value for value in values]))
+        return [sign * value for value in found]
 
     def gather(self, value: Any) -> list[Any]:
         """Returns every rank's value in rank order, on all ranks. Values must be small and fit into JSON. Blocks."""
-        if self.rendezvous.world_size == 1:
+        if self.control is None:
             return [value]
-        data = json.dumps(value).encode()
-        padded = torch.full((self.agree(len(data))[0],), ord(" "), dtype=torch.uint8)
-        padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        slots = [torch.empty_like(padded) for _ in range(self.rendezvous.world_size)]
-        dist.all_gather(slots, padded, group=self.control)
-        _wait_until_freed([padded, *slots])
-        return [json.loads(bytes(slot.tolist())) for slot in slots]
+        whole = self.control.exchange(json.dumps(value).encode(), lambda parts: b"[" + b",".join(parts) + b"]")
+        found: list[Any] = json.loads(whole)
+        return found
 
     def gather_numbers(self, numbers: Sequence[int]) -> list[list[int]] | None:
         """Returns every rank's numbers in rank order, on rank 0; None on the others. All ranks give equally many."""
-        if self.rendezvous.world_size == 1:
+        if self.control is None:
             return [list(numbers)]
-        row = torch.tensor(numbers, dtype=torch.int64)
-        rows = [torch.empty_like(row) for _ in range(self.rendezvous.world_size)] if self.rendezvous.rank == 0 else None
-        dist.gather(row, rows, dst=0, group=self.control)
-        _wait_until_freed([row, *(rows or ())])
-        return None if rows is None else [each.tolist() for each in rows]
+        rows = self.control.gather(array("q", numbers).tobytes())
+        return None if rows is None else [array("q", row).tolist() for row in rows]
 
     def mean(self, value: Any) -> Any:
         """Returns the mean of a number or a tensor over all ranks, with the same bits on each. Blocks."""
@@ -151,9 +157,9 @@ class Group:
             raise ConfigError(
                 f"mean: a {type(value).__name__} is not a number or a tensor. Pass one of these."
             ) from None
-        total = given.detach().to("cpu", torch.float64, copy=True)
-        dist.all_reduce(total, group=self.control)
-        _wait_until_freed([total])
+        total = given.detach().to(self.exchange_device, torch.float64, copy=True)
+        dist.all_reduce(total)
+        _wait_until_freed(total)
         mean = total / self.rendezvous.world_size
         if not isinstance(value, torch.Tensor):
             return mean.item()
@@ -162,20 +168,36 @@ class Group:
     def close(self) -> None:
         """Closes the group after all ranks have agreed to end. A failed rank must not call close(), which could
         hang."""
+        if self.control is not None:
+            self.control.close()
         if dist.is_initialized():
             assert dist.group.WORLD is not None
-            _outlived.extend((dist.group.WORLD, self.control))
+            _outlived.append(dist.group.WORLD)
             dist.destroy_process_group()
 
 
-def _wait_until_freed(tensors: Sequence[torch.Tensor]) -> None:
-    """Waits until gloo's thread has freed the work of a finished collective on these tensors. It takes the GIL for
+def _meet(store: Store, place: Rendezvous, key_file: Path | None, limit_s: float) -> Control | None:
+    """Returns the connection to this node's agent when all ranks have one. Raises RendezvousError."""
+    if place.world_size == 1:
+        return None
+    control = Control(node_agent.connect(store, place, key_file, limit_s), place.rank, place.world_size, limit_s)
+    try:
+        control.result(control.begin([]))
+    except RuntimeError as error:
+        raise RendezvousError(
+            f"rank {place.rank} of {place.world_size}: the nodes' agents have not met in {limit_s:.0f} s ({error}). "
+            "See the logs of the other ranks, and whether their nodes can connect to each other."
+        ) from None
+    return control
+
+
+def _wait_until_freed(tensor: torch.Tensor) -> None:
+    """Waits until gloo's thread has freed the work of a finished collective on this tensor. It takes the GIL for
     this, and if the interpreter has begun to exit, it aborts the process instead: "terminate called without an active
     exception", in one of 30 runs of a script that ends after its last step (pytorch/pytorch#190489)."""
     deadline = time.monotonic() + FREED_S
-    for tensor in tensors:
-        while tensor._use_count() > 1 and time.monotonic() < deadline:  # type: ignore[attr-defined]
-            time.sleep(0)  # gives up the GIL
+    while tensor._use_count() > 1 and time.monotonic() < deadline:  # type: ignore[attr-defined]
+        time.sleep(0)  # gives up the GIL
 
 
 @checked
@@ -248,7 +270,7 @@ def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
         alone: Store = HashStore()  # a HashStore needs no port, so that PortTaken cannot occur
         return alone
     if place.rank == 0:
-        _allow_open_files(512 + 2 * place.world_size)  # each rank is a client of the store, and sends to gather()
+        _allow_open_files(512 + place.world_size)  # each rank is a client of the store
     try:
         store = _serve(place, timeout)
         if store is None:

@@ -1,29 +1,24 @@
 """SharedFlags: flags that one rank sets become known to all ranks at the same step.
 
-The flags are a small vector that is reduced by MAX over a gloo group of its own. The main thread starts an exchange
+The flags are a small vector that the nodes' agents reduce by MAX (see Control). The main thread starts an exchange
 and reads the result when the next exchange is due, without waiting in between. SharedFlags uses no collective in a
 signal handler or in a second thread, and no GPU sync. At most one exchange is in flight. Every rank starts the same
 number of exchanges, because only agreed flags decide whether another exchange follows.
 
 An exchange starts every `k` steps. k follows from the agreed (slowest) step time, so that k steps take about 200 ms.
-All ranks know of a stop after two exchanges at most. Starting an exchange costs the main thread 50 to 150 µs. With the
-work of gloo's threads, an exchange costs a millisecond if two ranks keep two cores busy. Gloo's all-reduce is a ring:
-over thousands of ranks an exchange may take a second (calculated, not measured). If a rank had to wait for an exchange,
-k grows until k steps take longer than the exchange, but never longer than 2 s.
+All ranks know of a stop after two exchanges at most. If a rank had to wait for an exchange, k grows until k steps take
+longer than the exchange, but never longer than 2 s.
 """
 
 from __future__ import annotations
 
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
-import torch.distributed as dist
-
+from clusterdp.train.ranks.control import Control
 from clusterdp.train.ranks.group import Group
 from clusterdp.train.ranks.stop import StopSignal
 
@@ -74,12 +69,12 @@ def p95(values: Collection[float]) -> float:
 class SharedFlags:
     """Exchanges flags between the ranks. The main thread calls all methods, and all ranks make the same calls.
 
-    group: a gloo group that nothing else uses meanwhile; None for a single process. stop: the StopSignal whose reason
-    is read before each exchange.
+    control: Group.flags_group; None for a single process. stop: the StopSignal whose reason is read before each
+    exchange.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, stop: StopSignal | None = None):
-        self.group = group
+    def __init__(self, control: Control | None, stop: StopSignal | None = None):
+        self.control = control
         self.stop = stop or StopSignal()
         self.progress: Callable[[], int] = lambda: 0  # the progress of this rank's saves, read at each exchange
         # The latest durations of exchanges and saves, in seconds, from which the time of the stop is computed.
@@ -88,14 +83,11 @@ class SharedFlags:
         self.every = 1  # k
         self.sent = 0
         self._flags = dict.fromkeys(FLAGS, False) | {"busy": True}
-        self._numbers = array("q", bytes(8 * (len(self._flags) + 3)))
-        self._vector = torch.frombuffer(self._numbers, dtype=torch.int64)  # uses the memory of _numbers
-        self._work: Any = None
+        self._sent_numbers: list[int] = []
+        self._exchange: int | None = None  # the one in flight
         self._sent_at = self._way_s = 0.0
         self._ticks = 0
         self._since = time.monotonic()
-        self._options = dist.AllreduceOptions()
-        self._options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]  # torch's stub is too narrow
 
     def set(self, flag: str, value: bool = True) -> None:
         """Sets a flag for the next exchange."""
@@ -168,24 +160,25 @@ class SharedFlags:
     def _send(self, step_us: int) -> None:
         if reason := self.stop.reason():
             self._flags[reason] = True
-        self._numbers[:] = array("q", (*self._flags.values(), -self.progress(), step_us, -round(self._way_s * 1e6)))
+        numbers = [*self._flags.values(), -self.progress(), step_us, -round(self._way_s * 1e6)]
         for flag in ONE_SHOT:
             self._flags[flag] = False
         self.sent += 1
         self._sent_at = time.monotonic()
-        # This is the group's own method, because dist.all_reduce() spends another 50 µs on logging and checks.
-        self._work = self.group.allreduce([self._vector], self._options) if self.group is not None else ()
+        self._sent_numbers = numbers
+        self._exchange = self.control.begin(numbers) if self.control is not None else 0
 
     def _collect(self) -> Agreed | None:
-        if self._work is None:
+        if self._exchange is None:
             return None
-        if self._work:
-            waiting = not self._work.is_completed()
-            self._work.wait()
+        numbers = self._sent_numbers
+        if self.control is not None:
+            waiting = not self.control.is_done(self._exchange)
+            numbers = self.control.result(self._exchange)
             # The rank that sends last does not wait for other ranks. Therefore the least wait of all ranks is the time
             # of the exchange itself.
             self._way_s = time.monotonic() - self._sent_at if waiting else DECAY * self._way_s
-        self._work = None
-        *flags, progress, step_us, way_us = self._numbers
+        self._exchange = None
+        *flags, progress, step_us, way_us = numbers
         told = {name: bool(value) for name, value in zip(self._flags, flags, strict=True)}
         return Agreed(told, -progress, step_us / 1e6, -way_us / 1e6)

@@ -170,11 +170,14 @@ def _in_order(group: Group, rows: torch.Tensor, size: int) -> torch.Tensor:
     longest = rows.new_zeros(len(range(0, size, ranks)), *rows.shape[1:])
     longest[: len(rows)] = rows
     padded = longest.reshape(-1).view(torch.uint8)  # sent as bytes, because gloo does not support every dtype
+    padded = padded.to(group.exchange_device)
     slots = [torch.empty_like(padded) for _ in range(ranks)]
-    dist.all_gather(slots, padded, group=group.control)
+    dist.all_gather(slots, padded)
     whole = rows.new_empty(size, *rows.shape[1:])
     for rank, slot in enumerate(slots):
-        whole[rank::ranks] = slot.view(rows.dtype).reshape(longest.shape)[: len(range(rank, size, ranks))]
+        whole[rank::ranks] = (
+            slot.to(rows.device).view(rows.dtype).reshape(longest.shape)[: len(range(rank, size, ranks))]
+        )
     return whole
 
 

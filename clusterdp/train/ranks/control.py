@@ -1,0 +1,162 @@
+"""Control: this rank's connection to its node's agent, through which the ranks agree, and learn that one has failed.
+
+The agents (batch/nodes/agent.py) carry what all ranks send. A rank has one socket, whatever the number of ranks. The
+main thread starts each exchange, on all ranks in the same order. A thread reads the results. It waits in the kernel,
+and wakes up for a message alone.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from clusterdp.batch.nodes.messages import ENTRY, LONG, RANK, Kind, message, split
+
+MOST = 400  # characters of the text of a failure
+NEWS_S = 2.0  # seconds in which the agents pass on that a rank has failed, at most
+
+
+class LostRanks(RuntimeError):
+    """A rank has failed or ended while this rank waits for it. `Connection closed` is how gloo reports it, too."""
+
+
+class Control:
+    """failure: the first failure, such as `rank 3: ValueError: ...`; None if there is none. on_failure: called in a
+    thread when it is known."""
+
+    def __init__(self, line: socket.socket, rank: int, world_size: int, timeout_s: float):
+        self.rank, self.world_size = rank, world_size
+        self.failure: str | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+        self._left: int | None = None  # a rank that has ended in order
+        self._line, self.timeout_s = line, timeout_s
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s), 0))
+        self._number = 0  # of the last exchange
+        self._results: dict[int, bytes] = {}
+        # A lock, because a wait in it has this file's frame as its innermost one: the hang watch knows by it that the
+        # rank waits for others.
+        self._news = threading.Lock()
+        self._known = threading.Event()  # set with `failure`
+        self._is_closed = False
+        self._send(Kind.HELLO, 0, RANK.pack(rank))
+        threading.Thread(target=self._read, name="clusterdp-control", daemon=True).start()
+
+    def begin(self, values: Sequence[int]) -> int:
+        """Starts an exchange of integers of 64 bits. Returns its number, for result(). Collective."""
+        self._number += 1
+        self._send(Kind.REDUCE, self._number, array("q", values).tobytes())
+        return self._number
+
+    def is_done(self, number: int) -> bool:
+        """Returns whether result() would not wait."""
+        return number in self._results
+
+    def result(self, number: int) -> list[int]:
+        """Returns each value's maximum over all ranks. Waits until all ranks have begun this exchange. Raises LostRanks
+        if one cannot, and RuntimeError after the group's time-out."""
+        return array("q", self._wait(number)).tolist()
+
+    def gather(self, data: bytes) -> list[bytes] | None:
+        """Returns every rank's data in rank order, on rank 0, which waits for it; None on the others. Collective.
+        Raises as result() does."""
+        self._number += 1
+        self._send(Kind.GATHER, self._number, ENTRY.pack(self.rank, len(data)) + data)
+        if self.rank != 0:
+            return None
+        whole, found, at = self._wait(self._number), {}, 0
+        while at < len(whole):
+            rank, size = ENTRY.unpack_from(whole, at)
+            at += ENTRY.size + size
+            found[rank] = whole[at - size : at]
+        return [found[rank] for rank in range(self.world_size)]
+
+    def exchange(self, data: bytes, conclude: Callable[[list[bytes]], bytes]) -> bytes:
+        """Returns on all ranks what `conclude` makes of all ranks' data on rank 0. Collective. Raises as result()
+        does."""
+        parts = self.gather(data)
+        self._number += 1
+        if parts is not None:
+            self._send(Kind.SHARE, self._number, conclude(parts))
+        return self._wait(self._number)
+
+    def fail(self, said: str) -> None:
+        """Tells all ranks that this one fails. The first failure counts."""
+        with suppress(OSError):  # the agent is gone, and so are the ranks of this node
+            self._line.sendall(message(Kind.FAILED, 0, RANK.pack(self.rank) + said[:MOST].encode(errors="replace")))
+
+    def await_failure(self, seconds: float) -> str | None:
+        """Returns the first failure. Waits for it up to `seconds`."""
+        self._known.wait(seconds)
+        return self.failure
+
+    def close(self) -> None:
+        """Leaves the others, after which this rank takes part in no exchange."""
+        self._is_closed = True
+        with suppress(OSError):
+            self._line.sendall(message(Kind.LEFT, 0, RANK.pack(self.rank)))
+            self._line.shutdown(socket.SHUT_RDWR)  # what is sent already is read
+
+    def _send(self, kind: int, number: int, body: bytes) -> None:
+        try:
+            self._line.sendall(message(kind, number, body))
+        except OSError as error:
+            self._known.wait(NEWS_S)
+            raise LostRanks(self._lost() or f"Connection closed: {error.strerror}") from None
+
+    def _wait(self, number: int) -> bytes:
+        deadline = time.monotonic() + self.timeout_s
+        while number not in self._results:
+            if lost := self._lost():
+                raise LostRanks(lost)
+            if not self._news.acquire(timeout=max(0.0, deadline - time.monotonic())) and time.monotonic() > deadline:
+                # the words of gloo, by which the batch program and `clusterdp why` know a time-out
+                raise RuntimeError(f"Timed out waiting {1000 * self.timeout_s:.0f}ms for the other ranks to agree")
+        return self._results.pop(number)
+
+    def _lost(self) -> str:
+        if self.failure is not None:
+            return f"Connection closed: {self.failure}"
+        return "" if self._left is None else f"Connection closed: rank {self._left} has ended"
+
+    def _read(self) -> None:
+        data = bytearray()
+        while True:
+            try:
+                more = self._line.recv(LONG)
+            except OSError:
+                more = b""
+            if not more:
+                break
+            data += more
+            for kind, number, body in split(data):
+                if kind == Kind.LEFT:
+                    (self._left,) = RANK.unpack(body)
+                elif kind == Kind.FAILED:
+                    said = body[RANK.size :].decode(errors="replace")
+                    self._note(RANK.unpack_from(body)[0], plain(said))
+                else:
+                    self._results[number] = body
+            self._wake()
+        self._note(self.rank, "the agent of this node has ended")
+        self._line.close()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # it is free already
+            self._news.release()
+
+    def _note(self, rank: int, said: str) -> None:
+        if self.failure is None and not self._is_closed:
+            self.failure = f"rank {rank}: {said}"
+            self._known.set()
+            self._wake()
+            self.on_failure()
+
+
+def plain(text: str) -> str:
+    """Returns the text as one short line without control characters, safe for a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:MOST])
