@@ -44,11 +44,11 @@ def node_lost(scene: Scene) -> None:
 def node_replaced(scene: Scene) -> None:
     """Makes a node of the ranks fail, but not that of the batch script. The ranks must go on in the same job: on a
     spare node, or on the nodes that are left."""
-    if not read_rules(str(scene.run.path / "batch")).may_lose_nodes:
-        raise NotPossibleHere("the ranks do not start again in the same job (restart.in_place)")
     others = _nodes(scene)[1:]
     if not others:
         raise NotPossibleHere("the ranks run on one node, where the batch script runs, too")
+    if not read_rules(str(scene.run.path / "batch")).may_lose_nodes:
+        raise NotPossibleHere("the ranks do not start again in the same job (restart.in_place)")
     _fail(scene, lambda: scene.dice.choice(others), *CRASHES, "node-lost", in_place=True)
 
 
