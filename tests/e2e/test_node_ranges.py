@@ -116,6 +116,7 @@ def test_requeued_job_has_fewer_and_more_nodes_with_the_same_steps(
     assert not run.events("not-repeated"), run.account()
 
 
+@pytest.mark.long  # on a real Slurm
 def test_job_on_few_nodes_is_requeued_when_others_have_been_idle(
     cluster: Cluster, start: Callable[..., Run], project: Path
 ) -> None:
