@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -57,7 +58,10 @@ def real_slurm() -> Iterator[RealSlurm]:
 
 @pytest.fixture(scope="session")
 def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A Python whose processes have torch at once."""
+    """A Python whose processes have torch at once; the usual one where the server could not await its children."""
+    if not hasattr(os, "pidfd_open"):
+        yield Path(sys.executable)
+        return
     own = tmp_path_factory.getbasetemp()
     with forking_python(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) as python:
         yield python
