@@ -105,7 +105,7 @@ def test_error_of_rank_0_is_in_its_log(tmp_path: Path) -> None:
     (attempt,) = clusterdp.RunDir(tmp_path / "run").attempts()
     assert attempt.rank_log(0).read_text().endswith("ValueError: bad\n\n")
     why = "no ending on record, and its process is gone: it has failed, or was killed"
-    assert status_of(tmp_path / "run") == ("vanished", why)
+    wait_until(lambda: status_of(tmp_path / "run") == ("vanished", why), "the end of the forked rank")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -111,6 +111,14 @@ class Printer:
             self._printed[kind] += len(payload)
 
 
+def send(line: socket, data: bytes) -> None:
+    """Sends bytes to the daemon. If it has hung up, receive() still gets what it had answered before."""
+    try:
+        line.sendall(data)
+    except ConnectionError:
+        pass
+
+
 def receive(line: socket) -> bytes:
     """Returns the next bytes from the daemon."""
     global heard
@@ -163,7 +171,7 @@ def run(command: str) -> None:
                 if kind in "oe":
                     printer.print(kind, payload)
                 elif kind == "r":
-                    line.sendall(read_file(payload.decode("utf-8", "surrogateescape")))
+                    send(line, read_file(payload.decode("utf-8", "surrogateescape")))
                 elif kind == "x":
                     os._exit(int(payload))  # faster than sys.exit, because there is nothing to clean up
 

@@ -74,14 +74,14 @@ def attempt(
 ) -> None:
     line = client.connect("salloc", folder, address)
     client.request(line, "salloc", words)
-    frames, reported = wire.Frames(), False
+    frames, asked = wire.Frames(), False
     printer.again()
     while True:
         ready, _, _ = select([line.fileno(), wakeup], [], [])
         if wakeup in ready:
             for number in os.read(wakeup, 64):
                 if not program.runs and number != signal.SIGCHLD:
-                    line.sendall(wire.frame("s", str(number).encode()))
+                    client.send(line, wire.frame("s", str(number).encode()))
                 elif number in HANDED_ON:
                     program.signal(number)
         if line.fileno() in ready:
@@ -90,16 +90,16 @@ def attempt(
                 if kind in "oe":
                     printer.print(kind, payload)
                 elif kind == "a":
-                    reported = False
+                    asked = True
                     program.start(wire.split(payload))
                 elif kind == "k":
                     program.signal(int(payload))
                 elif kind == "x":
                     os._exit(int(payload))
         status = program.status()
-        if status is not None and not reported:
-            reported = True
-            line.sendall(wire.frame("w", str(status).encode()))
+        if status is not None and asked:
+            asked = False
+            client.send(line, wire.frame("w", str(status).encode()))
 
 
 main()

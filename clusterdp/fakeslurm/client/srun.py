@@ -34,9 +34,9 @@ def attempt(folder: str, address: str, words: "list[str]", wakeup: int) -> None:
         ready, _, _ = select(reading, [], [])
         if wakeup in ready:
             for number in os.read(wakeup, 64):
-                line.sendall(wire.frame("s", str(number).encode()))
+                client.send(line, wire.frame("s", str(number).encode()))
         if 0 in ready:
-            line.sendall(wire.frame("i", read_stdin()))
+            client.send(line, wire.frame("i", read_stdin()))
             reading.remove(0)  # stdin is not read again until the tasks ask for more
         if line.fileno() in ready:
             try:
@@ -51,7 +51,7 @@ def attempt(folder: str, address: str, words: "list[str]", wakeup: int) -> None:
                 if kind in "oe":
                     client.write(1 if kind == "o" else 2, payload)
                 elif kind == "r":
-                    line.sendall(client.read_file(payload.decode("utf-8", "surrogateescape")))
+                    client.send(line, client.read_file(payload.decode("utf-8", "surrogateescape")))
                 elif kind == "i":
                     reading.append(0)
                 elif kind == "b":
