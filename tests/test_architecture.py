@@ -98,7 +98,7 @@ TABLES = {"operate/why/signatures.py"}  # data, which may be longer
 
 # The lines that each part may have: they may only fall. Who needs more says in the commit what the lines buy.
 MOST_LINES = {
-    "batch": 6015,  # the agent of a node; ranks that go on in place with fewer nodes
+    "batch": 6042,  # the agent of a node; ranks that go on in place with fewer nodes, and soon
     "check": 3420,
     "checkpoint": 7520,  # agreements through either
     "cli": 2220,

@@ -365,7 +365,8 @@ class ThisAttempt:
             failed = self.slurm.expand(",".join(failed)) or failed
         if not failed and self.job.node_count > 1:
             # A rank that has lost its peers may end before they are named, and with an error that looks like its own.
-            silent = self.keepers.settled(self.record, BLAMED_S if has_own_error(ends) else SILENT_S)
+            seconds = BLAMED_S if has_own_error(ends) else SILENT_S
+            silent = self.keepers.settled(self.record, seconds, self.placement.wordless(said))
             failed = [node for node in silent if node in (self.placement.nodes or silent)]
         return sorted({*failed, *self.step.lost})
 
@@ -432,11 +433,10 @@ class ThisAttempt:
     def ended(self, code: int) -> Ended:
         """Returns how the step has ended, with this exit code."""
         path = self.job.file("outcome")
-        if self.rules.kind == "entry":
-            for pause in LATE_S:
-                if os.path.exists(path) or (code and pause):
-                    break
-                self.children.sleep(pause)
+        for pause in LATE_S if self.rules.kind == "entry" else ():
+            if os.path.exists(path) or (code and pause):
+                break
+            self.children.sleep(pause)
         word, reason, step = ([*words(path), "", "", ""])[:3]
         reason = "grown" if self.step.grows and reason == "time" else reason
         return Ended(code, self.took_s, word, reason, number(step) or 0, self.job.has_saved(), bool(self.setup.failed))

@@ -198,7 +198,9 @@ def test_silent_node_is_lost_though_a_rank_has_an_own_error_later(
     for spare in (0, 1):
         attempt = of_rules(spare_nodes=spare)
         silent = ["n2", "n3"][: 1 + spare]  # n3 has no ranks
-        monkeypatch.setattr(attempt.keepers, "settled", lambda _, s, silent=silent: silent if silent_s > s else [])
+        monkeypatch.setattr(
+            attempt.keepers, "settled", lambda _, s, wordless, silent=silent: silent if silent_s > s else []
+        )
         agent = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
         lost = expected if silent_s < 10 else ["n2"]
         assert attempt._lost("", {"rank-00000.out": log, "node-00000.out": agent}) == lost

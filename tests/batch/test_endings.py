@@ -264,7 +264,9 @@ def attempt(of_rules: Callable[..., ThisAttempt]) -> ThisAttempt:
 @pytest.mark.parametrize("name", ENDINGS)
 def test_ending_has_its_cause_node_and_words(attempt: ThisAttempt, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     ending = ENDINGS[name]
-    monkeypatch.setattr(attempt.keepers, "settled", lambda _, seconds: ["n2"] if ending.silent_s > seconds else [])
+    monkeypatch.setattr(
+        attempt.keepers, "settled", lambda _, seconds, wordless: ["n2"] if ending.silent_s > seconds else []
+    )
     if ending.note:
         attempt.record.note("error", ending.note.rstrip())
     ends = {f"rank-{rank:05d}.out": text for rank, text in enumerate(ending.logs)}

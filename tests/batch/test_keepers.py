@@ -377,6 +377,50 @@ def test_silence_is_settled_after_a_beat_of_each_node(job: Job, tmp_path: Path) 
         assert found.settled(Record(job), keepers.SILENT_S) == [], "this node may be cut off"
 
 
+@pytest.mark.parametrize(
+    ("wordless", "mute", "lost", "seconds"),
+    [
+        (["n2"], ["n2"], ["n2"], keepers.ANSWER_S),
+        (["n2", "n3"], ["n2"], ["n2"], keepers.ANSWER_S),
+        ([], ["n2"], ["n2"], keepers.SILENT_S),
+        (["n2"], ["n2", "n3"], ["n2", "n3"], keepers.SILENT_S),
+        (["n2"], [], [], 0),
+    ],
+    ids=["wordless", "one of two", "with a word", "not alone", "answers"],
+)
+def test_wordless_node_must_answer_sooner(
+    beats: Beats,
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    wordless: list[str],
+    mute: list[str],
+    lost: list[str],
+    seconds: float,
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(Beats, "are_alive", True)
+    monkeypatch.setattr(beats, "_send", lambda line: not sent.append(line))
+    nodes = ["n1", "n2", "n3", "n4"]
+    beats.look(*nodes)
+    began, beats.coming = beats.now, []
+
+    def pause(pause_s: float) -> None:
+        beats.now += pause_s
+        beats.coming = [node for node in nodes if node not in mute]
+
+    monkeypatch.setattr(keepers.time, "sleep", pause)
+    assert beats.settled(Record(job), keepers.SILENT_S, wordless) == lost
+    assert seconds <= beats.now - began <= seconds + 0.3
+    assert (sent, beats.silent) == (["beat"], lost)
+
+
+def test_keeper_beats_on_an_order(job: Job, tmp_path: Path) -> None:
+    with attached(job, tmp_path) as (found, node):
+        found._send("beat\n" * 50 + "end")
+        node.process.wait(10)
+        assert found._read().count("n1") >= 50
+
+
 def test_term_ends_a_keeper_without_ranks(job: Job, tmp_path: Path) -> None:
     with attached(job, tmp_path) as (_, node):
         node.process.terminate()

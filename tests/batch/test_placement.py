@@ -123,6 +123,16 @@ def test_node_taken_by_slurm_leaves_the_range_smaller() -> None:
     assert found.nodes == ["n1", "n3", "n4", "n5"]
 
 
+def test_nodes_of_unreported_tasks_are_wordless() -> None:
+    found = placement(**RANGE)
+    slurm: Any = found._slurm
+    assert found.nodes == ALL
+    slurm.expand = {"n[1,3],n4": ["n1", "n3", "n4"], "": []}.get
+    said = "srun: error: n[1,3]: tasks 0,2: Exited with exit code 1\nsrun: error: n4: task 3: Terminated\n"
+    assert found.wordless(said) == ["n2", "n5"]
+    assert found.wordless("srun: forcing job termination\n") == [], "srun's words are missing"
+
+
 def test_range_below_its_least_keeps_its_places() -> None:
     found = placement(**RANGE)
     bad = ["n2", "n3", "n4", "n5"]

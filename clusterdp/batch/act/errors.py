@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from typing import Tuple
+from typing import Callable, Tuple
 
 from ..decide.evidence import first_to_exit
 
@@ -22,6 +22,7 @@ class Errors:
         self.how = ""
         self.holds = holds
         self.grace_s: float = GRACE_S
+        self.on_failure: Callable[[], None] = lambda: None
         self.reading, self.writing = os.pipe()
         self.open: Tuple[int, ...] = (self.reading,)  # empty after the end of the stream
         os.set_blocking(self.reading, False)
@@ -58,6 +59,8 @@ class Errors:
         lines, _, self._rest = (self._rest + said).rpartition(b"\n")
         self.how = first_to_exit(os.fsdecode(lines))
         self._failed_at, self.grace_s = time.monotonic(), grace_s(self.how)
+        if self.how:
+            self.on_failure()
 
     @property
     def left_s(self) -> float:

@@ -114,6 +114,8 @@ class Step:
         # After a loss the nodes may change again, and ranks in reserve need memory, too.
         may_wait = watched and not self.placement.lost and "memory" not in self.ending.history.ended
         reserve = self.reserve if may_wait else None
+        if errors and keepers is not None:
+            errors.on_failure = keepers.ask
         beside = [each for each in (keepers, reserve) if each is not None]
         for each in beside:
             each.begin()

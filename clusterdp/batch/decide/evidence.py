@@ -29,8 +29,9 @@ ERROR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*(?:Error|Exception)(?::|$)|(?:[Ff]a
 BY_SLURM = re.compile(
     r"^slurmstepd[-:]|^\[\d{4}-\d\d-\d\dT[\d:.]+\] (?:\[\S+\] )?error: |error: \*\*\* (?:JOB|STEP) \d"
 )
-# srun's lines about tasks that ended with an error: node, tasks, kind of end. srun itself ends the other tasks, with
-# `Terminated`.
+# srun's lines about the ends of tasks: node. Of those that ended with an error: node, tasks, kind of end. srun itself
+# ends the other tasks, with `Terminated`.
+ENDED = re.compile(r"^srun: error: ([^: \n]+): tasks? \d[\d,-]*: ", re.MULTILINE)
 TASKS_ENDED = re.compile(r"^srun: error: ([^: \n]+): tasks? (\d[\d,-]*): (?!Terminated$)(.+)$", re.MULTILINE)
 ASKED = "Exited with exit code 75"
 FORCED = "srun: forcing job termination"

@@ -296,6 +296,8 @@ class Keeper:
             order, *given = (os.fsdecode(word) for word in line.split(b" "))
             if order == "end":
                 return False
+            if order == "beat":
+                self._print("beat")
             if order == "kill":
                 kill_ranks(given[0], given[1], self.node)
             if order == "drop":

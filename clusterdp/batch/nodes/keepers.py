@@ -27,6 +27,7 @@ FIRST_S = 1  # least seconds from the start of the ranks to that of the keepers:
 LOOK_S = 0.5  # seconds between two looks at the beats
 LOOK_ALONE_S = 60  # the same in a job with one node, whose beats are of no use
 SILENT_S = 3.5  # seconds from the last beat of a node to that of another node, after which the node is silent
+ANSWER_S = 1.0  # seconds after a request for a beat, in which a node whose ranks have left no word must answer
 BLAMED_S = 10.0  # the same, after which the next attempt avoids the node
 PAUSE_S = 0.1  # seconds between two looks while nothing else happens
 GAP_S = 2.0  # seconds between two looks at the beats, after which they are out of date
@@ -65,6 +66,7 @@ class Keepers:
         self._rest = b""  # the begin of a line
         self._answers: Dict[str, str] = {}  # node -> answer
         self._heard: Dict[str, float] = {}  # node -> time of its last beat
+        self._asked = math.inf  # time at which all nodes were asked for a beat
         self._forgotten: Set[str] = set()
         self._nodes = job.node_count
         self._log = os.path.join(job.logs, "keepers.log")
@@ -77,7 +79,7 @@ class Keepers:
 
     def begin(self) -> None:
         """Notes the start of the ranks."""
-        self.silent = []  # the next look names them in the new attempt
+        self.silent, self._asked = [], math.inf  # the next look names them in the new attempt
         # Keepers of a --no-kill job may outlive their srun, and then have the address.
         if self.are_wanted and not self.are_alive and not (self._outlive_nodes and self._heard):
             self._at = time.monotonic() + FIRST_S
@@ -153,9 +155,7 @@ class Keepers:
         """Reads the beats. Records nodes that begin or cease to be silent."""
         now = time.monotonic()
         is_late, self._looked = now - self._looked > GAP_S + self._pause_s, now
-        for node in self._read():
-            if node not in self._forgotten:
-                self._heard[node] = now
+        self._hear(now)
         if is_late:  # this program was busy, or the job was suspended: a silent node may beat before it is blamed
             just_silent = now - SILENT_S - LOOK_S
             for node, heard in self._heard.items():
@@ -172,6 +172,17 @@ class Keepers:
         if ended:
             warn("alive again: {}.".format(_shown(sorted(ended))))
             record.event("silent-ended", nodes=",".join(sorted(ended)))
+
+    def _hear(self, now: float) -> None:
+        for node in self._read():
+            if node not in self._forgotten:
+                self._heard[node] = now
+
+    def ask(self) -> None:
+        """Asks all nodes for a beat."""
+        if self.are_alive:
+            self._hear(time.monotonic())
+            self._asked = time.monotonic() if self._send("beat") else math.inf
 
     def _drop_ended(self) -> None:
         """Drops nodes whose keeper has ended by itself, because their ranks may be alive."""
@@ -196,14 +207,21 @@ class Keepers:
     def _few(self, silent: List[str]) -> List[str]:
         return silent if 2 * len(silent) <= len(self._heard) else []
 
-    def settled(self, record: Record, seconds: float) -> List[str]:
+    def settled(self, record: Record, seconds: float, wordless: Sequence[str] = ()) -> List[str]:
         """Waits until each node has beaten, or has been silent for `seconds`. Returns the silent ones, as blamed()
-        does."""
+        does. wordless: nodes that are silent, too, if they alone have not answered ask() for ANSWER_S."""
         began = time.monotonic()
+        if self._asked == math.inf:
+            self.ask()
+        asked = min(self._asked, began)
         while self.are_alive and time.monotonic() < began + seconds + LOOK_S:
             self._look(record)
+            mute = [node for node, heard in self._heard.items() if heard <= asked]
+            if time.monotonic() > asked + ANSWER_S and set(wordless).issuperset(mute):
+                self._heard.update(dict.fromkeys(mute, -math.inf))
+                self._look(record)
             silent = self._silent_for(seconds)
-            if all(heard > began or node in silent for node, heard in self._heard.items()):
+            if all(heard > asked or node in silent for node, heard in self._heard.items()):
                 break
             time.sleep(PAUSE_S)
         return self._few(self._silent_for(seconds))

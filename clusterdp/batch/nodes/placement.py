@@ -11,6 +11,7 @@ import os
 import re
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
+from ..decide.evidence import ENDED
 from ..decide.policy import size_on
 from ..files.job import Job
 from ..files.record import Record
@@ -63,6 +64,11 @@ class Placement:
             return numbers
         each = [number for number, times in NUMBERS.findall(numbers) for _ in range(int(times or 1))]
         return ",".join(number for number, node in zip(each, self.all) if node not in self.gone)
+
+    def wordless(self, said: str) -> List[str]:
+        """Returns the nodes with ranks, of none of which srun has reported the end. said: the job's output."""
+        found = self._slurm.expand(",".join(ENDED.findall(said))) if self.nodes else []
+        return [node for node in self.nodes if found and node not in found]
 
     def replaceable(self, silent: Sequence[str]) -> List[str]:
         """Returns those of the silent nodes that have ranks; empty if the ranks cannot start again without them."""

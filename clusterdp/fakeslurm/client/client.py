@@ -69,21 +69,12 @@ def read_file(path: str) -> bytes:
     """Returns the frame with a file's bytes, which answers the daemon's request `r`. Reads each file once, because
     stdin cannot be read twice."""
     if path not in FILES:
-        FILES[path] = _read_file(path)
+        try:
+            with open(path or 0, "rb", closefd=bool(path)) as file:
+                FILES[path] = wire.frame("F", file.read())
+        except OSError as error:
+            FILES[path] = wire.frame("Y", str(error.errno or 0).encode())
     return FILES[path]
-
-
-def _read_file(path: str) -> bytes:
-    try:
-        file = os.open(path, os.O_RDONLY) if path else 0
-        parts: list[bytes] = []
-        while True:
-            part = os.read(file, 1 << 20)
-            if not part:
-                return wire.frame("F", b"".join(parts))
-            parts.append(part)
-    except OSError as error:
-        return wire.frame("Y", str(error.errno or 0).encode())
 
 
 def write(number: int, data: bytes) -> None:
