@@ -44,6 +44,16 @@ def test_settle_buckets_changes_no_weights_buffers_or_random_numbers(job: JobHan
     assert model.module is net
 
 
+@pytest.mark.parametrize("embedding", [torch.nn.Embedding, torch.nn.EmbeddingBag])
+def test_settle_buckets_accepts_sparse_gradients(job: JobHandle, embedding: type[torch.nn.Embedding]) -> None:
+    net = torch.nn.Sequential(embedding(100, 8, sparse=True), torch.nn.Linear(8, 3))
+    model = DistributedDataParallel(net)
+    settle_buckets(model)
+    for _ in range(2):
+        model(torch.tensor([[1, 2], [3, 4]])).sum().backward()
+    assert [each.grad is not None and each.grad.is_sparse for each in net.parameters()] == [True, False, False]
+
+
 def test_settle_buckets_sends_no_gradients(job: JobHandle) -> None:
     layers = [torch.nn.Linear(256, 256) for _ in range(8)]
     model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.25)

@@ -235,18 +235,20 @@ def explained(error: RuntimeError, model: DistributedDataParallel) -> TrainError
 
 class _TouchAll(torch.nn.Module):
     """A stand-in for the model whose backward pass reaches its parameters from the last to the first, with zeros.
+    sparse: the ids of those that DDP takes for parameters with sparse gradients.
 
     DDP itself assumes that gradients become ready in this order in a real backward pass.
     """
 
-    def __init__(self, parameters: list[torch.nn.Parameter]):
+    def __init__(self, parameters: list[torch.nn.Parameter], sparse: set[int]):
         super().__init__()
         self.all = parameters  # in a plain list, the parameters stay parameters of the model only
+        self.sparse = sparse
 
     def forward(self) -> torch.Tensor:
         total = torch.zeros(())
         for parameter in self.all:
-            total = _Touch.apply(total, parameter)  # type: ignore[no-untyped-call]
+            total = _Touch.apply(total, parameter, id(parameter) in self.sparse)  # type: ignore[no-untyped-call]
         return total
 
 
@@ -254,13 +256,14 @@ class _Touch(torch.autograd.Function):
     """Returns the first tensor; the second's gradient is zeros, which take no time on the CPU until they are read."""
 
     @staticmethod
-    def forward(ctx: Any, total: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, total: torch.Tensor, parameter: torch.Tensor, is_sparse: bool) -> torch.Tensor:
         ctx.save_for_backward(parameter)
+        ctx.layout = torch.sparse_coo if is_sparse else parameter.layout
         return total.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return gradients[0], torch.zeros_like(ctx.saved_tensors[0])
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        return gradients[0], torch.zeros_like(ctx.saved_tensors[0], layout=ctx.layout), None
 
 
 def reduced(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
@@ -295,7 +298,9 @@ def settle_buckets(model: torch.nn.Module) -> None:
         return
     real = model.module
     parameters = [*reduced(model).values()]
-    stand_in = _TouchAll(parameters)
+    embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    sparse = {id(each.weight) for each in real.modules() if isinstance(each, embeddings) and each.sparse}
+    stand_in = _TouchAll(parameters, sparse)
     try:
         model.module = stand_in
         model.require_forward_param_sync = False  # else DDP would look for the model's buffers in the stand-in
