@@ -6,7 +6,6 @@ What a real Slurm of that release did is what the fake must do.
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from clusterdp.fakeslurm import FakeCluster
 
 HERE = Path(__file__).parent
 BREAK = HERE / "break_node.py"
-AT_ONCE = 4  # scenarios mostly wait
 # Variables of these tests' own, which hide GPUs and would be in the environment of each job
 NOT_RECORDED = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}
 PATIENCE = ["--tolerance", "4"]  # seconds: the machine may be busy with other tests; KillWait is 5
@@ -62,18 +60,6 @@ def play(release: str, name: str, out: Path) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def recorded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, dict[tuple[str, str], Future[str]]]]:
-    """All scenarios that this run asks for, played side by side: their folder, and what the recorder said of each."""
-    out = tmp_path_factory.mktemp("fake-records")
-    here = [item for item in request.session.items if item.path == Path(__file__)]
-    cases = [item.callspec.params["case"] for item in here if hasattr(item, "callspec")]  # type: ignore[attr-defined]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield out, {case: pool.submit(play, *case, out) for case in cases}  # type: ignore[call-arg]
-
-
 def compare(release: str, name: str, got: Path) -> subprocess.CompletedProcess[str]:
     known = HERE / "known-differences" / f"{release}.txt"
     folders = [str(HERE / "records" / release), str(got)]
@@ -83,12 +69,10 @@ def compare(release: str, name: str, got: Path) -> subprocess.CompletedProcess[s
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", list(cases()))
-def test_fake_slurm_replays_recorded_scenarios_like_the_real_release(
-    case: tuple[str, str], recorded: tuple[Path, dict[tuple[str, str], Future[str]]]
-) -> None:
-    (release, name), (out, said) = case, recorded
-    recorder = said[case].result()
-    difference = compare(release, name, out / release)
+def test_fake_slurm_replays_recorded_scenarios_like_the_real_release(case: tuple[str, str], tmp_path: Path) -> None:
+    recorder = play(*case, tmp_path)
+    release, name = case
+    difference = compare(release, name, tmp_path / release)
     assert difference.returncode == 0, f"{recorder}\n{difference.stdout}{difference.stderr}"
 
 

@@ -272,7 +272,8 @@ def test_interrupted_launch_saves_and_continues_exactly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+    "number",
+    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM))],
 )
 def test_ranks_end_with_their_launcher(tmp_path: Path, number: signal.Signals) -> None:
     script = Script(tmp_path, until=20, python=PYTHON)  # which has the ranks as its children
