@@ -209,7 +209,7 @@ def left_words(update: RunUpdate) -> str:
 def _state(update: RunUpdate) -> str:
     """Returns `attempt 2 running` or `attempt 2 waiting (Priority)`: a short text before the bar."""
     status, last = update.status, update.history.last
-    count = len(update.history.attempts)
+    count = last.number if last is not None else 0  # a later attempt may have a folder, and no record yet
     if status.state is RunState.RUNNING:
         if status.row is not None and status.row.state == "COMPLETING":
             return f"attempt {count} stopping"

@@ -458,6 +458,25 @@ def test_watch_prints_an_attempts_end_before_the_wait_for_the_next(builder: RunB
     assert all(line.startswith("attempt 2 waiting") for line in lines if "waiting" in line)
 
 
+def test_watch_counts_no_attempt_with_an_empty_folder(builder: RunBuilder, queue: FakeQueue) -> None:
+    first = builder.submitted().attempt()
+    queue.answers("7|PENDING|BeginTime|")
+
+    def end() -> None:
+        first.requeued("crash")
+
+    def begin() -> None:
+        queue.answers("7|RUNNING|None|n1")
+        builder.run.attempt("7.1").path.mkdir()
+
+    def finish() -> None:
+        builder.run.attempt("7.1").path.rmdir()
+        builder.attempt("7.1").finished()
+
+    lines = told(builder, end, *[nothing] * 9, begin, *[nothing] * 9, finish)
+    assert {line for line in lines if "waiting" in line} <= {"attempt 2 waiting (BeginTime)", "attempt 2 waiting"}
+
+
 def test_watch_prints_an_unrecorded_end_together_with_the_next_wait(builder: RunBuilder, queue: FakeQueue) -> None:
     """Killed at once: only the next attempt, in two minutes, will write what became of this one."""
     builder.submitted().attempt()
