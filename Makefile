@@ -93,6 +93,7 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.top
 	$(bin)/python -m tests.benchmarks.checkpoint_ls
 	$(bin)/python -m tests.benchmarks.logs
+	$(bin)/python -m tests.benchmarks.large_run
 	$(bin)/python -m tests.benchmarks.checkpoint_speed --mb 1000 --ranks 1 2
 	$(bin)/python -m tests.benchmarks.report
 	$(bin)/python -m tests.benchmarks.fake_speed

@@ -68,6 +68,7 @@ class Tail:
     def __init__(self, path: Path):
         self.path = path
         self.offset = 0
+        self.at_end = False  # the last read() has reached the end that the file had then
 
     def read(self, final: bool = False, limit: int = 16 * CHUNK) -> str:
         """Returns the new text, at most `limit` bytes at a time. With `final`, an unfinished last line is included."""
@@ -80,6 +81,7 @@ class Tail:
         except OSError:
             return ""
         full = len(data) == limit
+        self.at_end = not full
         whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # progress bars end their lines with \r
         if (full and whole) or not (full or final):  # lines longer than `limit` are returned in pieces
             data = data[:whole]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from clusterdp.operate.logs.choice import named
 from clusterdp.operate.logs.printer import Printer
@@ -164,7 +165,12 @@ def _first_suspect(text: str) -> int:
 
 
 def _key(lines: list[str]) -> str:
-    return "\n".join(OWN.sub("#", line.strip()) for line in lines)
+    return "\n".join(map(_alike, lines))
+
+
+@lru_cache(maxsize=4096)  # the ranks' tracebacks have the same frames
+def _alike(line: str) -> str:
+    return OWN.sub("#", line.strip())
 
 
 def _shortened(line: str) -> str:

@@ -47,6 +47,8 @@ class RankLog:
         """Yields the file's new text unchanged, in whole lines. A line longer than `limit` bytes comes in pieces."""
         while text := self.tail.read(final, limit):
             yield text
+            if self.tail.at_end:  # what is printed meanwhile is for the next call
+                return
 
     def lines(self, final: bool) -> Iterator[str]:
         """Yields the file's new lines. Of a progress bar, which overwrites its line many times, only the last state is

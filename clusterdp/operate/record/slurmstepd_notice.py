@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterdp.batch.files.causes import notices
+from clusterdp.batch.files.texts import LAST
 from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.log_files import batch_log
 from clusterdp.rundir import RunDir
@@ -54,7 +55,7 @@ def ended_by_slurm(run: RunDir, attempts: Sequence[AttemptHistory]) -> dict[str,
 
 def _notices(output: Path) -> list[tuple[float, str]]:
     """Returns pairs (time, cause) for the notices in a batch script's output, in their order."""
-    found = notices(last_bytes(output).decode(errors="replace"))
+    found = notices(last_bytes(output, LAST).decode(errors="replace"))
     return [(notice.at, notice.cause) for notice in found if notice.cause and notice.at is not None]
 
 

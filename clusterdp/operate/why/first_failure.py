@@ -16,7 +16,6 @@ The evidence, the strongest first:
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -63,6 +62,7 @@ FLOODS = 8  # logs that are read further back than LOOK, 4 MiB in all
 # Causes that are not the fault of a rank: the ranks were ended from outside, and messages of srun or slurmstepd are no
 # evidence.
 BLAMELESS = CAUSES.keys() - FAULTS - {"lost", "stopped", "unknown"}
+TIMED_OUT = BY_NAME["collective-timeout"]
 KILLED = ("killed", "loader-worker-died", "exit-code")  # failures that the kernel's out-of-memory killer may cause
 
 
@@ -125,8 +125,9 @@ def find_failure(history: RunHistory) -> FirstFailure:
     said = [] if agents else list(task_messages(part))  # with torchrun, srun sees agents, not ranks
     note = ErrorNote.read(attempt)
     ranks = paths = rank_logs(attempt.logs)
-    if note.usable and any(rank == note.rank for rank, _ in ranks):
-        paths = sorted(ranks, key=lambda each: each[0] != note.rank)[:FEW]
+    first, error = (note.rank, note.error) if note.usable else (last.failed_rank, last.failed_error)
+    if any(rank == first for rank, _ in ranks) and known(error) is not TIMED_OUT:  # else any other may be behind
+        paths = sorted(ranks, key=lambda each: each[0] != first)[:FEW]
     logs = [read_log(rank, log) for rank, log in paths]
     found = (
         _named(logs, note)
@@ -138,8 +139,8 @@ def find_failure(history: RunHistory) -> FirstFailure:
         or _of_setup(batch, note)
         or _of_batch(batch, part, last.name)
     )
-    found = replace(found, attempt=last.name, said=_said_of(found.rank, said) or found.said)
-    found = _with_memory(found, part)
+    about = next((message.said for message in said if found.rank in message.ranks), found.said)
+    found = _with_memory(replace(found, attempt=last.name, said=about), part)
     if found.rank is None:
         return found
     followed = tuple(log.rank for log in logs if log.echoes and log.own is None and log.rank != found.rank)
@@ -148,7 +149,7 @@ def find_failure(history: RunHistory) -> FirstFailure:
         node=_node_of(found.rank, note, said) or _by_blocks(history, last, found.rank, len(ranks)),
         step=note.step if note.usable else None,
         followed=followed,
-        behind=_behind(found, logs),
+        behind=tuple(log.rank for log in logs if log.silent) if found.known is TIMED_OUT else (),
         unread=len(ranks) - len(paths),
     )
 
@@ -277,10 +278,11 @@ def _by_echo(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailu
     """Returns the failure of a rank that a signal ended and whose log has no error. Without such a rank, returns the
     earliest failure that followed from another one; without any, the failure of the rank that srun names first."""
     if echoes := [log for log in logs if log.echoes]:
-        by_signal = (each for each in said if not each.said.startswith("Exited"))
-        for message, each in itertools.product(by_signal, logs):
-            if each.silent and each.rank in message.ranks:  # another rank ended earlier, as its connection was lost
-                return replace(_of_log(each, "srun", message.line), said=message.said)
+        silent = {log.rank: log for log in logs if log.silent}
+        for message in (each for each in said if not each.said.startswith("Exited")):
+            # A rank that has ended earlier had lost its connection.
+            if log := next((silent[rank] for rank in message.ranks if rank in silent), None):
+                return replace(_of_log(log, "srun", message.line), said=message.said)
         return _of_log(min(echoes, key=lambda log: (log.written, log.rank)), "echo")
     first = said[0].ranks if said else ()
     log = next((log for log in logs if log.rank in first), None)
@@ -333,10 +335,6 @@ def _with_memory(found: FirstFailure, part: str) -> FirstFailure:
     return replace(found, known=BY_NAME["host-out-of-memory"], error=notice[0])
 
 
-def _said_of(rank: int | None, said: Sequence[TaskMessage]) -> str:
-    return next((message.said for message in said if rank in message.ranks), "")
-
-
 def _node_of(rank: int, note: ErrorNote, said: Sequence[TaskMessage]) -> str:
     if note.usable and note.rank == rank and note.node:
         return note.node
@@ -356,12 +354,6 @@ def _by_blocks(history: RunHistory, attempt: AttemptHistory, rank: int, ranks: i
     if not nodes or ranks % len(nodes) or b"distribution" in script or rank >= ranks:
         return ""
     return nodes[rank * len(nodes) // ranks]
-
-
-def _behind(found: FirstFailure, logs: Sequence[RankLog]) -> tuple[int, ...]:
-    if found.known is None or found.known.name != "collective-timeout":
-        return ()
-    return tuple(log.rank for log in logs if log.silent)
 
 
 def _number(word: str) -> int | None:

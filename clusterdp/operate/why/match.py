@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from clusterdp.batch.decide.evidence import TASKS_ENDED
+from clusterdp.batch.files.texts import LAST as MOST_SAID
 from clusterdp.operate.why.signature import Signature
 from clusterdp.operate.why.signatures import SIGNATURES
 from clusterdp.plainfile import reading
@@ -227,10 +228,10 @@ class TaskMessage:
 
 
 def part_of_attempt(batch: Path, attempt: str) -> str:
-    """Returns the part of an attempt in the last 64 KiB of the batch script's log: the part whose last line reports the
-    attempt's end, else the newest part in which srun reports a rank."""
+    """Returns the part of an attempt in the last MiB of the batch script's log: the part whose last line reports the
+    attempt's end, else the newest part in which srun reports a rank. (srun prints a line for each node.)"""
     parts: list[list[str]] = [[]]
-    for line in last_bytes(batch).decode(errors="replace").splitlines():
+    for line in last_bytes(batch, MOST_SAID).decode(errors="replace").splitlines():
         parts[-1].append(line)
         ended = ENDED.search(line)
         if ended and ended[1] == attempt:

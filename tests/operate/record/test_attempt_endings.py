@@ -126,6 +126,14 @@ def test_attempt_ended_by_scancel_is_shown_as_cancelled(builder: RunBuilder, que
     assert headline(builder) == "digits  cancelled (by scancel, outside clusterdp)"
 
 
+def test_notice_counts_before_the_lines_of_2000_nodes(builder: RunBuilder) -> None:
+    builder.submitted().attempt().trained(1, 119).stopped(120).told_to_end()
+    builder.notice("DUE TO PREEMPTION")
+    with (builder.run.path / "slurm-7.out").open("a") as log:
+        log.writelines(f"srun: error: n{node}: task {node}: Exited with exit code 75\n" for node in range(2000))
+    assert endings(builder) == ["preempted at step 120, saved"]
+
+
 def test_cancelled_attempt_does_not_decide_the_state_of_a_newer_job(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt()
     builder.notice()

@@ -85,6 +85,13 @@ def test_rank_recorded_by_the_batch_program_is_blamed(builder: RunBuilder) -> No
     assert (found.rank, found.evidence, found.error) == (1, "record", "ValueError: the loss is nan")
 
 
+def test_first_message_of_srun_counts_before_those_of_2000_nodes(builder: RunBuilder) -> None:
+    crashed(builder, {0: ECHO, 1: "step 1\n"})
+    ends = (f"srun: error: n{node}: task {node}: Exited with exit code 1\n" for node in range(2, 2000))
+    builder.batch_log("srun: error: n1: task 1: Killed\n" + "".join(ends))
+    assert find_failure(read_history(builder.run)).said == "Killed"
+
+
 def test_error_of_the_torchrun_agent_is_shown_without_rank_logs(builder: RunBuilder) -> None:
     attempt = crashed(builder, {})
     (attempt.files.logs / "node-00001.out").write_text("Traceback (most recent call last):\nno such file: train.py\n")
@@ -190,6 +197,25 @@ def test_find_failure_lists_63_follower_ranks_and_counts_unread_logs(builder: Ru
     assert (found.rank, found.followed, found.unread) == (99, tuple(range(63)), 36)
     said = "ranks 0-62 report that another rank is gone; the logs of 36 others were not read"
     assert ("then", said) in facts(history, found)
+
+
+def test_logs_beyond_64_are_left_unread_beside_a_recorded_rank(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt()
+    for rank in range(100):
+        attempt.printed("step 1\n" if rank == 99 else ECHO, rank)
+    attempt.failed(rank=99, error="srun: n2: task 99: Killed")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.evidence, len(found.followed), found.unread) == (99, "srun", 63, 36)
+
+
+def test_rank_behind_a_collective_is_found_among_100_ranks(builder: RunBuilder) -> None:
+    attempt, timeout = builder.submitted().attempt(), "RuntimeError: Timed out waiting 3000ms for recv operation\n"
+    for rank in range(100):
+        attempt.printed("step 1\n" if rank == 80 else f"Traceback (most recent call last):\n  File x\n{timeout}", rank)
+    attempt.files.error.write_text(f"n1\n5\n{timeout}0\n")
+    attempt.failed()
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.behind, found.unread) == (0, (80,), 0)
 
 
 def test_rank_with_a_segfault_is_blamed_before_errors_of_its_peers(builder: RunBuilder) -> None:
