@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterdp.plainfile import reading
+from clusterdp.plainfile import open_plain, reading
 from clusterdp.rundir.tail import Tail, start_of_last
 
 LONGEST = 256 << 10  # longest unfinished line in characters; a longer line is yielded in parts
@@ -27,8 +27,8 @@ class RankLog:
 
     def problem(self) -> str:
         try:
-            with reading(self.path):
-                return ""
+            os.close(open_plain(self.path))
+            return ""
         except FileNotFoundError:
             return ""
         except OSError as error:
