@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from clusterdp.batch.act.check_nodes import first_dead, result_of
+from clusterdp.batch.decide import evidence
 from clusterdp.batch.decide.decisions import Decision, End, Leave, Requeue
 from clusterdp.batch.decide.end import Ended, by_fault, by_nodes, by_slurm, by_the_ranks
 from clusterdp.batch.decide.evidence import Failure, Fault, failure_of, fault_of, is_repeated, mistake_of, without_kills
@@ -176,6 +179,22 @@ def test_crash_is_classified_as_start_only_within_a_minute_and_without_progress(
     assert fault_of(["MemoryError"], "", True, 5, False).cause == "hung"
 
 
+def test_alike_lines_of_many_ranks_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+
+    class Search:
+        def finditer(self, line: str) -> list[re.Match[str]]:
+            searched.append(line)
+            return []
+
+        search = finditer
+
+    for name in ("OUT_OF_MEMORY", "ERROR"):
+        monkeypatch.setattr(evidence, name, Search())
+    fault_of(["a step of this test alone\nRuntimeError: of this test alone"] * 1000, "", False, 61, True)
+    assert len(searched) == 4
+
+
 WATCHDOG = "[rank0]:[E1206 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL("
 GLOO = "RuntimeError: [gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
 
@@ -261,7 +280,6 @@ def test_same_error_on_another_node_counts_as_repeated_despite_different_address
     late = second._replace(brief=False)
     assert not is_repeated(late, [first], others=True)
     assert is_repeated(late._replace(step="9"), [first._replace(step="9")], others=True)
-    assert not is_repeated(None, [first], others=False)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tests.batch.values import job
 
 ALL = ["n1", "n2", "n3", "n4", "n5"]
 WORDS = ["srun", "--nodes=3", "--ntasks=6", "--ntasks-per-node=2", "--distribution=block:block", "bash", "--nodes=9"]
+LONGEST = 128 << 10  # bytes of a word or a variable on Linux
 ENVIRON = {b"A": b"b", b"SLURM_NNODES": b"5", b"SLURM_JOB_NUM_NODES": b"5", b"SLURM_NTASKS_PER_NODE": b"2"}
 
 
@@ -173,6 +174,15 @@ def test_srun_reads_another_order_of_the_nodes_from_a_file(record: Record) -> No
     hosts = f"{record.job.here}/hosts"
     assert environ == {b"A": b"b", b"SLURM_HOSTFILE": hosts.encode(), b"CLUSTERDP_NODES": b"n1,n4,n3"}
     assert Path(hosts).read_text().split() == ["n1", "n1", "n4", "n4", "n3", "n3"]
+
+
+def test_names_of_1024_nodes_fit_into_words_and_variables(record: Record) -> None:
+    names = [f"nid{number:06}-hsn0.cluster" for number in range(1025)]
+    found = placement(names, nodes=1024, spare_nodes=1, tasks_per_node=8)
+    for bad in ([], names[:1]):
+        found.replace(bad, names)
+        words, environ = found.step(WORDS, ENVIRON, record)
+        assert max(len(each) for each in (*words, *environ.values())) < LONGEST / 4  # several variables have them
 
 
 def test_step_without_spare_nodes_stays_as_it_is(tmp_path: Path) -> None:

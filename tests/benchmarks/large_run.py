@@ -1,5 +1,5 @@
-"""CPU seconds of the verbs on the run folder of 1,024 nodes with 8 ranks each. The limit is a second, except for `logs
---all`, which prints what all ranks have printed, and for `checkpoint verify`, which reads all bytes."""
+"""CPU seconds of the verbs, and of the batch program at a failure, on the run folder of 1,024 nodes with 8 ranks each.
+The limit is a second, except for what reads the logs of all ranks, or all bytes of a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from clusterdp.batch.act.failure import has_own_error, last_words
+from clusterdp.batch.decide.evidence import fault_of
 from clusterdp.checkpoint.format.manifest import scan
 from clusterdp.checkpoint.format.verified_reads import check_sizes, ranges_of_file, read_manifest
 from clusterdp.operate.top.source import LocalSource
@@ -19,12 +21,11 @@ from tests.benchmarks.table import keep, machine, rounds_of
 from tests.scale.large_run import LargeRun
 
 NODES, LIMIT_S = 1024, 1.0
-WITHOUT_LIMIT = ("logs RUN --all", "checkpoint verify RUN --step 1000")
+WITHOUT_LIMIT = ("logs RUN --all", "logs RUN --errors", "checkpoint verify RUN --step 1000")
 VERBS = (
     "status RUN",
     "why RUN",
     "logs RUN",
-    "logs RUN --errors",
     "list",
     "goodput RUN",
     "report RUN -o REPORT",
@@ -51,6 +52,9 @@ def main() -> None:
         for file, record in read_manifest(storage, info).files.items():
             check_sizes(storage, list(ranges_of_file(f"{info.folder}/{file}", record)))
         slow += show("clusterdp checkpoint verify, without the bytes", time.process_time() - began)
+        began, ends = time.process_time(), last_words(f"{run}/attempts/7.0.2/logs")
+        fault_of(list(ends.values()), "", False, 61, True), has_own_error(ends)
+        slow += show("the batch program, the cause of a failure", time.process_time() - began)
     if slow:
         sys.exit(f"more than {LIMIT_S:g} s: {', '.join(slow)}")
 

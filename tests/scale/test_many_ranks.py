@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.cluster import Cluster
 from tests.e2e.processes import ranks_of
 from tests.e2e.run import Run, clusterdp, submit
-from tests.scale.conftest import NODES
+from tests.scale.conftest import NODES, CountedCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -40,7 +40,7 @@ def start(large_cluster: Cluster, forking: Path, project: Path) -> Iterator[Call
 
 @pytest.mark.parametrize("ranks", [64])  # 256 train, too, at 13 s a step on two cores
 def test_many_ranks_resume_exactly_after_a_crash_and_a_preemption(
-    start: Callable[..., Run], large_cluster: Cluster, project: Path, ranks: int
+    start: Callable[..., Run], large_cluster: CountedCluster, project: Path, ranks: int
 ) -> None:
     twin = start("twin", ranks)
     assert twin.wait_end(LIMIT_S) == "COMPLETED", twin.account()
@@ -52,5 +52,6 @@ def test_many_ranks_resume_exactly_after_a_crash_and_a_preemption(
     assert run.wait_end(LIMIT_S) == "COMPLETED", run.account()
     assert run.causes() == ["crash", "preempted", "done"]
     assert run.digest() == twin.digest()
+    assert large_cluster.calls().keys() <= {"", "0"}
     errors = clusterdp(large_cluster, project, "logs", "twin", "--errors").stdout
     assert errors == "==> nothing looks like an error in attempt 1 <==\n"

@@ -2,6 +2,7 @@
 output. Pure."""
 
 import re
+from functools import lru_cache
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from ..files.texts import number
@@ -89,7 +90,7 @@ def fault_of(ends: Sequence[str], said: str, hung: bool, took_s: float, started:
     lines += [line for line in said.split("\n") if OF_SLURM.match(line)]
     if survived_kills(ends, said):
         lines = [line for line in lines if not BY_CGROUP.search(line)]
-    for line in reversed(lines):
+    for line in dict.fromkeys(reversed(lines)):
         disk = () if "/dev/shm/nccl" in line else DISK_FULL.finditer(line)  # /dev/shm is memory of a node, and no disk
         found = [*OUT_OF_MEMORY.finditer(line), *disk]
         if found:
@@ -110,7 +111,7 @@ def _last_words(end: str) -> List[str]:
     lines = [line for line in end.split("\n") if not WENT_ON.search(line)]
     first, chained = len(lines), True
     for at in range(len(lines) - 1, -1, -1):
-        if chained and own_error(lines[at]):
+        if chained and _is_own_error(lines[at]):
             first, chained = at, False
         chained = chained or CHAINED.search(lines[at]) is not None
     return lines[first:] or lines
@@ -193,10 +194,12 @@ def has_followed(end: str) -> bool:
 
 def own_error(end: str) -> str:
     """Returns the last error at the end of a log that was not caused by the end of another rank."""
-    for line in reversed(end.split("\n")):
-        if ERROR.search(line) and not LOST_CONNECTION.search(line) and not BY_SLURM.search(line):
-            return line
-    return ""
+    return next(filter(_is_own_error, reversed(end.split("\n"))), "")
+
+
+@lru_cache(maxsize=4096)  # the logs of thousands of ranks have the same lines
+def _is_own_error(line: str) -> bool:
+    return bool(ERROR.search(line) and not LOST_CONNECTION.search(line) and not BY_SLURM.search(line))
 
 
 ALIKE = [
@@ -232,14 +235,10 @@ def mistake_from(lines: Sequence[str]) -> Optional[Mistake]:
     return Mistake(node, "" if step == "-" else step, brief == "yes", what) if what else None
 
 
-def is_repeated(mistake: Optional[Mistake], earlier: Sequence[Mistake], others: bool) -> bool:
+def is_repeated(mistake: Mistake, earlier: Sequence[Mistake], others: bool) -> bool:
     """Returns whether the same error has ended an earlier attempt: at the same step, or both times within a minute of
     the start, and on another node if there are `others` to try. earlier: the mistakes since the last checkpoint."""
-    if mistake is None:
-        return False
-    for each in earlier:
-        if each.what != mistake.what:
-            continue
+    for each in [each for each in earlier if each.what == mistake.what]:
         same_time = (each.brief and mistake.brief) or (mistake.step and each.step == mistake.step)
         if same_time and not (each.node == mistake.node and others):
             return True
