@@ -14,7 +14,7 @@ import yaml
 import clusterdp
 from clusterdp import cli
 from clusterdp.submission.render.shipped_files import find_config
-from tests.benchmarks.startup import finished_run
+from tests.operate.builder import RunBuilder
 
 CONFIG = "command: [echo, hello]\nresources: {time: 5}\n"
 
@@ -57,10 +57,14 @@ def test_help_is_as_wide_as_the_terminal(columns: int, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("words", "late"), [("--help", {"shutil", "subprocess", "pathlib"}), ("status run", {"socket", "yaml", "ssl"})]
+    ("words", "late"),
+    [
+        ("--help", {"shutil", "subprocess", "pathlib"}),
+        ("status run", {"shutil", "subprocess", "socket", "yaml"}),
+    ],
 )
 def test_help_and_status_load_few_modules(work: Path, words: str, late: set[str]) -> None:
-    finished_run(work / "run")
+    RunBuilder(work / "run").submitted().attempt().finished()
     command = [sys.executable, "-X", "importtime", "-m", "clusterdp", *words.split()]
     told = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     loaded = {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}

@@ -24,10 +24,12 @@ BIN, MARK, UP = "bin", "state/shape.json", "up"
 
 def is_here(cluster: str) -> bool:
     """Returns whether the squeue on PATH belongs to this cluster."""
+    here = (os.environ.get("SLURM_CONF", DEFAULT_CONF), os.environ.get("SLURM_CLUSTERS", ""))
+    if (_conf_of(cluster) or DEFAULT_CONF, cluster_in(cluster)) != here:
+        return False
     import shutil  # late import: `status` of a finished run must start fast
 
-    here = (os.environ.get("SLURM_CONF", DEFAULT_CONF), os.environ.get("SLURM_CLUSTERS", ""))
-    return shutil.which("squeue") is not None and (_conf_of(cluster) or DEFAULT_CONF, cluster_in(cluster)) == here
+    return shutil.which("squeue") is not None
 
 
 def _conf_of(cluster: str) -> str:
@@ -68,7 +70,7 @@ def commands_of(cluster: str) -> Iterator[None]:
 def _ask(cluster: str) -> None:
     set_clusters(cluster_in(cluster))
     conf = _conf_of(cluster)
-    if is_here(cluster) or is_gone(cluster) or not os.path.isabs(conf):
+    if not os.path.isabs(conf) or is_here(cluster) or is_gone(cluster):
         return
     folder = Path(os.path.realpath(os.path.dirname(conf)))
     if _missing(folder / MARK) or not _is_ours(folder):

@@ -187,7 +187,9 @@ def _ran(run: RunDir, attempt: AttemptHistory) -> bool:
 def _of_hang(attempt: Attempt, hang: Record) -> FirstFailure:
     """Returns the failure of the rank that was behind in a hang. srun's messages are not used, because they only report
     how the ranks were ended."""
-    ranks = [rank for each in _listed(hang.get("ranks")) if (rank := integer(each)) is not None and rank >= 0]
+    told = hang.get("ranks")
+    found = map(integer, told if isinstance(told, list) else [])
+    ranks = [rank for rank in found if rank is not None and rank >= 0]
     try:
         with reading(attempt.hang) as file:
             lines = file.read(4096).decode(errors="replace").splitlines()[:MOST_LINES]
@@ -205,10 +207,6 @@ def _of_hang(attempt: Attempt, hang: Record) -> FirstFailure:
         behind=tuple(ranks),
         attempt=attempt.name,
     )
-
-
-def _listed(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
 
 
 def _named(logs: Sequence[RankLog], note: ErrorNote) -> FirstFailure | None:
