@@ -9,14 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import clusterdp
-from clusterdp.batch.nodes.agent import STRANGERS, Order, _joined
-from clusterdp.batch.nodes.messages import HEAD, RANK, Kind, message
+from clusterdp.batch.nodes.agent import STRANGERS, Agent, Order, _joined
+from clusterdp.batch.nodes.messages import BEAT_S, HEAD, LATE_S, MISSED, RANK, Kind, Link, message
 from clusterdp.train.ranks.node_agent import START, _connected, _listen
 
 KEY = bytes(range(32)).hex()
@@ -34,7 +35,12 @@ class End:
         self.connection.sendall(message(kind, number, body))
 
     def receive(self) -> tuple[int, int, bytes] | None:
-        """The next message; None at the end."""
+        """The next message that is neither a beat nor the agent's own name; None at the end."""
+        while (found := self._next()) is not None and found[0] in (Kind.BEAT, Kind.HELLO):
+            pass
+        return found
+
+    def _next(self) -> tuple[int, int, bytes] | None:
         while len(self.data) < HEAD.size or len(self.data) < HEAD.size + HEAD.unpack_from(self.data)[0]:
             try:
                 more = self.connection.recv(65536)
@@ -48,7 +54,11 @@ class End:
         return kind, number, body
 
     def is_quiet(self) -> bool:
-        return not self.data and not select.select([self.connection], [], [], 0)[0]
+        """Whether no message has come, except a beat or the agent's own name."""
+        while self.data or select.select([self.connection], [], [], 0)[0]:
+            if (found := self._next()) is None or found[0] not in (Kind.BEAT, Kind.HELLO):
+                return False
+        return True
 
     def reduce(self, number: int, *values: int) -> None:
         self.send(Kind.REDUCE, number, b"".join(value.to_bytes(8, "little", signed=True) for value in values))
@@ -93,7 +103,9 @@ class Root:
         return end
 
     def child(self, number: int, key: str = KEY) -> End:
-        order = Order(number, 3, 1, number, f"n{number}", ("127.0.0.1", self.port), key, PATIENCE_S, -1, -1, "")
+        order = Order(
+            number, 3, 1, number, f"n{number}", ("127.0.0.1", self.port, "n0", 0), key, PATIENCE_S, -1, -1, ""
+        )
         return self.end(_joined(order))
 
     def stranger(self) -> End:
@@ -197,6 +209,41 @@ def test_death_of_a_child_fails_all_with_its_node(root: Root) -> None:
         assert received is not None
         assert (received[0], received[2][4:]) == (Kind.FAILED, b"the agent of n2 has ended, or cannot be reached")
         assert RANK.unpack_from(received[2]) == (2,)
+
+
+def test_silent_child_fails_all_with_its_node_after_six_beats(root: Root) -> None:
+    first, _ = root.child(1), root.child(2)  # the second one never beats
+    began = time.monotonic()
+    while (received := first._next()) == (Kind.BEAT, 0, b""):
+        first.send(Kind.BEAT)
+    assert received == (Kind.FAILED, 0, RANK.pack(2) + b"the agent of n2 is stopped, or cannot be reached")
+    assert time.monotonic() - began >= MISSED * BEAT_S
+
+
+class Clock:
+    """The time as the agent has it."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(("late_s", "fails"), [(0.0, True), (LATE_S - 0.1, True), (LATE_S + 0.1, False)])
+def test_late_agent_judges_no_silence(monkeypatch: pytest.MonkeyPatch, late_s: float, fails: bool) -> None:
+    clock = Clock()
+    monkeypatch.setattr(f"{Agent.__module__}.time", clock)
+    agent = Agent(Order(0, 2, 1, 0, "n0", None, KEY, PATIENCE_S, -1, -1, ""), [])
+    ours, child = socket.socketpair()
+    link = Link(agent.waiting, ours)
+    link.name = ("agent", 1)
+    agent.links[link.name] = link
+    for turn in range(3 * MISSED):
+        clock.now += BEAT_S + (late_s if turn % MISSED == 0 else 0.0)
+        agent._beat()
+    assert bool(agent.failure) is fails
+    child.close()
+    ours.close()
 
 
 def test_half_a_message_of_a_dead_child_fails_all(root: Root) -> None:

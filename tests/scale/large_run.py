@@ -103,7 +103,7 @@ class LargeRun:
     def _lose_node(self, attempt: AttemptBuilder) -> None:
         attempt.builder.event("silent", attempt.files.name, "batch", nodes=self.host)
         self.said.append(f"srun: error: Node failure on {self.host}")
-        self._print(attempt.files, f"{FOLLOWED}the agent of n1 has lost the agent above it\n")
+        self._print(attempt.files, f"{FOLLOWED}the agent of n1 has ended, or cannot be reached\n")
         self._end("Exited with exit code 1")
         attempt.files.avoid.write_text(f"{self.host}\n")
         attempt.exited(1).restarted("node-lost")

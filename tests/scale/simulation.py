@@ -16,7 +16,7 @@ from collections import deque
 from typing import Any, NamedTuple, NoReturn
 
 from clusterdp.batch.nodes.agent import WIDTH, Agent, Order
-from clusterdp.batch.nodes.messages import RANK, Kind, Link, message
+from clusterdp.batch.nodes.messages import HEAD, RANK, Kind, Link, message
 
 PER_NODE, FLAGS = 8, array("q", range(10)).tobytes()
 NODES, HOPS_S = 1024, (20e-6, 200e-6, 500e-6)
@@ -68,13 +68,16 @@ class Tree:
             listening = socket.socket(socket.AF_UNIX)
             listening.bind(f"\0clusterdp-{os.getpid()}-{agent}")
             listening.listen(PER_NODE)
-            parent = servers[(agent - 1) // WIDTH].getsockname() if agent else None
+            above = (agent - 1) // WIDTH
+            parent = (*servers[above].getsockname(), f"n{above}", 0) if agent else None
             order = Order(agent, nodes, PER_NODE, 0, f"n{agent}", parent, "00" * 32, 60.0, -1, -1, "")
             self.pids.append(os.fork() or self._serve(Agent(order, [listening, server])))
             for rank in range(PER_NODE):
                 self.ranks.append(socket.socket(socket.AF_UNIX))
                 self.ranks[-1].connect(listening.getsockname())
                 self.ranks[-1].sendall(message(Kind.HELLO, 0, RANK.pack(agent * PER_NODE + rank)))
+        for end in self.ranks:
+            assert end.recv(HEAD.size, socket.MSG_WAITALL)  # the agent's own HELLO
 
     def _serve(self, agent: Agent) -> NoReturn:
         """Runs the agent, whose messages to other agents wait for the delay."""

@@ -402,9 +402,9 @@ def agent_of_this_node() -> int:
     return found[0]
 
 
-def loses(what: str, victim: int, timeout_s: float = 60.0) -> list[Any]:
+def loses(what: str, victim: int) -> list[Any]:
     """Ranks on three nodes lose a rank or an agent. What does an agreement of each of them say?"""
-    group = in_a_tree(3, lazy=False, timeout_s=timeout_s)
+    group = in_a_tree(3, lazy=False, timeout_s=60.0)
     assert group.control is not None
     first = group.gather(os.getpid())[0]
     if group.rendezvous.rank == victim:
@@ -428,8 +428,6 @@ def loses(what: str, victim: int, timeout_s: float = 60.0) -> list[Any]:
     try:
         group.agree(1)
     except RuntimeError as error:
-        if what == "stopped agent" and group.rendezvous.rank == victim:
-            os.kill(agent_of_this_node(), signal.SIGKILL)
         return [type(error).__name__, str(error), time.monotonic() - began]
     return ["agreed", ""]
 

@@ -8,7 +8,7 @@ over two nonces): CHALLENGE from the parent, JOIN, WELCOME. A stranger is droppe
 slow one has a buffer.
 
 The agent ends with the ranks of its node. If it ends before, its ranks see the end of their connections, and end, and
-so do its neighbours in the tree.
+so do its neighbours in the tree. Neighbours also beat, and miss the beats of an agent that is stopped or cut off.
 
 Torch-free, for Python 3.6, as the keeper.
 """
@@ -25,7 +25,7 @@ import sys
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from .messages import HEAD, NONCE, RANK, Kind, Link, Name, is_of_this_user, message, peer
+from .messages import BEAT_S, HEAD, LATE_S, MISSED, NONCE, RANK, Kind, Link, Name, is_of_this_user, message, peer
 
 WIDTH = 8  # children of an agent
 SOCKET = "agent"  # name of the unix socket, if it lies in a folder
@@ -44,7 +44,7 @@ class Order(NamedTuple):
     ranks: int  # on this node
     rank: int  # one of them
     node: str
-    parent: Optional[Tuple[str, int]]  # host and port; None for the root
+    parent: Optional[Tuple[str, int, str, int]]  # host, port, node, one of its ranks; None for the root
     key: str
     limit_s: float  # seconds in which the parent must answer
     ranks_fd: int
@@ -72,6 +72,7 @@ class Agent:
         # Number of an exchange -> its kind, how many have taken part, and what came from them.
         self._exchanges: Dict[int, Tuple[int, int, Any]] = {}
         self._ends: Dict[int, Link] = {}  # the descriptor that shows the end of a rank's process -> its link
+        self._beat_at = time.monotonic()
 
     def join(self) -> None:
         """Connects to the parent. If that fails, the ranks fail."""
@@ -80,22 +81,23 @@ class Agent:
         try:
             self.parent = Link(self.waiting, _joined(self.order))
             self.parent.name = ("agent", (self.order.number - 1) // WIDTH)
+            _, _, self.parent.about, self.parent.rank = self.order.parent
         except OSError as error:
-            said = "its node's agent cannot reach the one at {}:{}: {}".format(
-                *self.order.parent, error.strerror or error
-            )
-            self._fail(self.order.rank, said)
+            host, port, node, _ = self.order.parent
+            said = "its node's agent cannot reach the one of {} at {}:{}: {}"
+            self._fail(self.order.rank, said.format(node, host, port, error.strerror or error))
 
     def run(self) -> None:
         """Serves until the ranks of this node have ended, and with them, in order, those of the children."""
         deadline = time.monotonic() + self.order.limit_s
         while not self._is_over(deadline):
-            for key, events in self.waiting.select(1.0 if self.strangers or not self._ranks else None):
+            beats = self.strangers or not self._ranks or self._neighbours()
+            for key, events in self.waiting.select(max(0.0, self._beat_at - time.monotonic()) if beats else None):
                 if key.fileobj in self.listening:
                     self._accept(key.fileobj)
                 elif key.data is not None and key.data.connection.fileno() >= 0:  # not closed in this turn
                     self._serve(key.data, events, ends=key.fd in self._ends)
-            self._drop_strangers(time.monotonic() - STRANGER_S)
+            self._beat()
 
     def _is_over(self, deadline: float) -> bool:
         if not self._ranks:
@@ -129,8 +131,23 @@ class Agent:
         if len(self.strangers) > STRANGERS:
             self.strangers.pop(0).close()
 
-    def _drop_strangers(self, before: float) -> None:
-        while self.strangers and self.strangers[0].since < before:
+    def _neighbours(self) -> List[Link]:
+        children = [link for (kind, _), link in self.links.items() if kind == "agent"]
+        return [*children, self.parent] if self.parent is not None else children
+
+    def _beat(self) -> None:
+        """Beats to the neighbours in the tree, once in BEAT_S, and loses one that has said nothing for MISSED beats,
+        all of which were on time: a busy machine, or a suspended job, makes this process late, too."""
+        now = time.monotonic()
+        if now < self._beat_at:
+            return
+        is_late, self._beat_at = now > self._beat_at + LATE_S, now + BEAT_S
+        for link in self._neighbours():
+            link.missed = 0 if is_late else link.missed + 1
+            link.send(message(Kind.BEAT))
+            if link.missed > MISSED:
+                self._lose(link, "is stopped")
+        while self.strangers and self.strangers[0].since < now - STRANGER_S:
             self.strangers.pop(0).close()
 
     def _serve(self, link: Link, events: int, ends: bool) -> None:
@@ -162,7 +179,7 @@ class Agent:
                 self._part(link)
         elif kind == Kind.DONE:
             self._part(link)
-        else:
+        elif kind != Kind.BEAT:
             raise ValueError
 
     def _meet(self, link: Link, kind: int, body: bytes) -> None:
@@ -177,6 +194,7 @@ class Agent:
         self.strangers.remove(link)
         if name[0] == "rank":
             self._ranks += 1
+            link.send(message(Kind.HELLO, os.getpid()))
             self._watch_process(link)
             if self._ranks == self.order.ranks:
                 self._stop_listening(self.listening[0])
@@ -197,7 +215,8 @@ class Agent:
         if kind != Kind.JOIN or not is_awaited or not hmac.compare_digest(digest, right):
             raise ValueError
         link.about = rank[8:].decode("utf-8", "replace")
-        link.send(message(Kind.WELCOME, 0, _proof(self.order.key, b"welcome", nonce, link.nonce)))
+        own = _name(self.order.rank, self.order.node)
+        link.send(message(Kind.WELCOME, 0, _proof(self.order.key, b"welcome", nonce, link.nonce, own)))
         return int(number)
 
     def _watch_process(self, link: Link) -> None:
@@ -220,17 +239,14 @@ class Agent:
         link.has_left = True
         self._close(link)
 
-    def _lose(self, link: Link) -> None:
+    def _lose(self, link: Link, how: str = "has ended") -> None:
         self._close(link)
         if link.name is None:
             return
-        if link.name[0] == "rank":
-            self._fail(link.rank, "its process has ended")
-        elif link is self.parent:
+        if link is self.parent:
             self.parent = None
-            self._fail(self.order.rank, "the agent of {} has lost the agent above it".format(self.order.node))
-        else:
-            self._fail(link.rank, "the agent of {} has ended, or cannot be reached".format(link.about))
+        said = "its process has ended" if link.name[0] == "rank" else "the agent of {} {}, or cannot be reached"
+        self._fail(link.rank, said.format(link.about, how))
 
     def _close(self, link: Link) -> None:
         link.close()
@@ -294,17 +310,22 @@ def _proof(key: str, word: bytes, *parts: bytes) -> bytes:
     return hmac.new(bytes.fromhex(key), word + b"".join(parts), "sha256").digest()
 
 
+def _name(rank: int, node: str) -> bytes:
+    return RANK.pack(rank) + node.encode("utf-8")[:64]
+
+
 def _joined(order: Order) -> socket.socket:
     """Returns a connection to the parent, which has proved that it has the key. Raises OSError."""
     assert order.parent is not None
+    host, port, above, rank = order.parent
     deadline = time.monotonic() + order.limit_s
-    connection = socket.create_connection(order.parent, order.limit_s)
+    connection = socket.create_connection((host, port), order.limit_s)
     try:
-        nonce, name = os.urandom(NONCE), struct.pack("<II", order.number, order.rank) + order.node.encode("utf-8")[:64]
+        nonce, name = os.urandom(NONCE), RANK.pack(order.number) + _name(order.rank, order.node)
         theirs = _answer(connection, Kind.CHALLENGE, NONCE, deadline)
         digest = _proof(order.key, b"join", theirs, nonce, name)
         connection.sendall(message(Kind.JOIN, 0, digest + nonce + name))
-        right = _proof(order.key, b"welcome", nonce, theirs)
+        right = _proof(order.key, b"welcome", nonce, theirs, _name(rank, above))
         if not hmac.compare_digest(_answer(connection, Kind.WELCOME, DIGEST, deadline), right):
             raise ConnectionRefusedError("it has another key")
         return connection

@@ -2,7 +2,7 @@
 
 A message is HEAD, and a body:
 
-    HELLO    from a rank: its number
+    HELLO    from a rank: its number; back from the agent, with its process id as the number of the exchange
     REDUCE   up the tree: 8-byte integers, of which each agent passes on the greatest of its node and its children;
              RESULT of the root comes down to all ranks
     GATHER   up the tree, and to rank 0: an ENTRY and bytes of each rank
@@ -11,6 +11,7 @@ A message is HEAD, and a body:
     FAILED   from a rank that fails, or from an agent that has lost a rank or an agent, and to all: a rank and a text.
              Each agent passes the first one on
     DONE     from an agent to its parent: all ranks of its node and of its children have left
+    BEAT     from an agent to its neighbours, once in BEAT_S
 
 An exchange has a number: the ranks count them, and make the same ones in the same order. Any number can be under way.
 
@@ -32,8 +33,12 @@ RANK = struct.Struct("<I")
 NONCE = 16  # bytes of a CHALLENGE
 SHORT = 256  # bytes that a connection without a name may send
 LONG = 1 << 20  # bytes that are read at once
+BEAT_S = 1.0  # seconds between two beats, and between two looks at an agent
+LATE_S = 0.5  # seconds after which a look is late: it starts the count of missed beats again
+MISSED = 5  # beats in a row
+GONE_MS = 10000  # milliseconds after which the kernel ends a connection whose other end does not acknowledge
 
-Kind = enum.IntEnum("Kind", "HELLO REDUCE GATHER SHARE RESULT LEFT FAILED DONE CHALLENGE JOIN WELCOME")
+Kind = enum.IntEnum("Kind", "HELLO REDUCE GATHER SHARE RESULT LEFT FAILED DONE BEAT CHALLENGE JOIN WELCOME")
 Name = Tuple[str, int]  # ("rank", rank) or ("agent", number)
 
 
@@ -75,11 +80,14 @@ class Link:
         connection.setblocking(False)
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: for an agent that is too late to judge its neighbours
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
         self.connection = connection
         self.name: Optional[Name] = None
         self.about = ""  # node of an agent
         self.rank = 0  # the rank, or one of the agent's
         self.has_left = False
+        self.missed = 0  # looks since the other end has sent something
         self.nonce = os.urandom(NONCE)
         self.since = time.monotonic()
         self._waiting = waiting
@@ -121,6 +129,7 @@ class Link:
             return
         if not data:
             raise ConnectionResetError
+        self.missed = 0
         self._read += data
         for found in split(self._read):
             yield found

@@ -1,12 +1,14 @@
 """Control: this rank's connection to its node's agent, through which the ranks agree, and learn that one has failed.
 
 The agents (batch/nodes/agent.py) carry what all ranks send. A rank has one socket, whatever the number of ranks. The
-main thread starts each exchange, on all ranks in the same order. A thread reads the results. It waits in the kernel,
-and wakes up for a message alone.
+main thread starts each exchange, on all ranks in the same order. A thread reads the results, and waits in the kernel.
+Once a second it looks whether the agent is stopped.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import struct
 import threading
@@ -15,7 +17,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from clusterdp.batch.nodes.messages import ENTRY, LONG, RANK, Kind, message, split
+from clusterdp import procfs
+from clusterdp.batch.nodes.messages import BEAT_S, ENTRY, LATE_S, LONG, MISSED, RANK, Kind, message, split
 
 MOST = 400  # characters of the text of a failure
 NEWS_S = 2.0  # seconds in which the agents pass on that a rank has failed, at most
@@ -36,6 +39,7 @@ class Control:
         self._left: int | None = None  # a rank that has ended in order
         self._line, self.timeout_s = line, timeout_s
         line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s), 0))
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(BEAT_S), 0))
         self._number = 0  # of the last exchange
         self._results: dict[int, bytes] = {}
         # A lock, because a wait in it has this file's frame as its innermost one: the hang watch knows by it that the
@@ -125,16 +129,27 @@ class Control:
 
     def _read(self) -> None:
         data = bytearray()
+        agent, looked, stopped = 0, time.monotonic(), 0
         while True:
             try:
                 more = self._line.recv(LONG)
+            except BlockingIOError:
+                is_late, looked = time.monotonic() > looked + BEAT_S + LATE_S, time.monotonic()
+                stopped = stopped + 1 if procfs.state(agent) in ("T", "t") and not is_late else 0
+                if stopped > MISSED:
+                    with suppress(OSError):  # its neighbours in the tree see the end of their connections
+                        os.kill(agent, signal.SIGKILL)
+                continue
             except OSError:
                 more = b""
             if not more:
                 break
+            looked, stopped = time.monotonic(), 0
             data += more
             for kind, number, body in split(data):
-                if kind == Kind.LEFT:
+                if kind == Kind.HELLO:
+                    agent = number
+                elif kind == Kind.LEFT:
                     (self._left,) = RANK.unpack(body)
                 elif kind == Kind.FAILED:
                     said = body[RANK.size :].decode(errors="replace")

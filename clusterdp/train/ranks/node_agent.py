@@ -76,10 +76,10 @@ def _start(
     if number * WIDTH + 1 < agents:
         below, host = _listen_for_agents(place)
         files.append(below)
-        store.set(f"{PREFIX}{number}", json.dumps([host, below.getsockname()[1]]))
+        store.set(f"{PREFIX}{number}", json.dumps([host, below.getsockname()[1], node.partition(" ")[0], place.rank]))
     if number:
-        host, port = json.loads(store.get(f"{PREFIX}{(number - 1) // WIDTH}"))
-        parent = str(host), int(port)
+        host, port, above, rank = json.loads(store.get(f"{PREFIX}{(number - 1) // WIDTH}"))
+        parent = str(host), int(port), str(above), int(rank)
     path = listening.getsockname()
     order = Order(
         number=number,
