@@ -4,19 +4,22 @@
     stacks RUN           the same, with the stacks of its threads
     exec RUN RANK WORD.. becomes the program WORD.., with the environment and in the folder of that rank
 
-Ranks are found in /proc: the batch program hands the run's folder to each. The watcher of a rank (train/hang) has the
-signal at which the rank writes its stacks, and the file: so no other right is needed than that of the same user.
+Ranks are found in /proc: the batch program hands the run's folder to each. At a signal, a rank writes its stacks to a
+file in its memory (train/hang): so no other right is needed than that of the same user.
 """
 
 import json
 import os
+import signal
 import sys
 import time
 from typing import Any, Dict, List
 
 ANSWER_S = 2.0
 OURS = (b"SLURMD_NODENAME", b"SLURM_JOB_ID", b"CLUSTERDP_RUN_DIR")
-WATCHER = b"clusterdp.train.hang.watcher"
+# A signal that has no other use: NCCL takes USR1, Slurm's time limit USR2. On macOS SIGINFO is ignored by default.
+STACKS_SIGNAL = int(signal.SIGRTMAX) - 7 if hasattr(signal, "SIGRTMAX") else int(getattr(signal, "SIGINFO", 0))
+STACKS = "clusterdp-stacks"  # name of the file in memory
 OF_TERMINAL = (b"TERM", b"COLORTERM", b"LANG", b"LC_ALL")
 
 
@@ -41,9 +44,10 @@ def ranks_here(run: str) -> Dict[int, Dict[str, Any]]:
         rank, above = each.get(b"RANK", b""), environs.get(parent_of(pid), {})
         if rank.isdigit() and above.get(b"RANK") != rank:
             found[int(rank)] = {"rank": int(rank), "node": os.fsdecode(wanted[OURS[0]]), "pid": pid}
-    for order in filter(None, map(watch_order, ours)):
-        if order["rank"] in found:  # in a container, the rank has another number there
-            found[order["rank"]]["watch"] = {key: order[key] for key in ("pid", "stacks_fd", "stacks_signal")}
+    for pid, each in ours.items():  # in a container, the rank is not the process above the others
+        rank, file = each.get(b"RANK", b""), stacks_file(pid)
+        if rank.isdigit() and int(rank) in found and file and not stacks_file(parent_of(pid)):  # not a forked worker
+            found[int(rank)]["watch"] = {"pid": pid, "file": file}
     return found
 
 
@@ -64,14 +68,14 @@ def become(found: Dict[int, Dict[str, Any]], rank: int, words: List[str]) -> Non
 
 
 def stack_of(rank: Dict[str, Any]) -> str:
-    """Returns the stacks of all threads of a rank; empty if the rank has no watcher, or does not answer."""
+    """Returns the stacks of all threads of a rank; empty if the rank has no file for them, or does not answer."""
     watch = rank.get("watch")
-    if not watch or not watch["stacks_signal"]:
+    if not watch:
         return ""
     try:
-        with open("/proc/{pid}/fd/{stacks_fd}".format(**watch), "rb") as file:
+        with open(watch["file"], "rb") as file:
             begin = file.seek(0, 2)
-            os.kill(watch["pid"], watch["stacks_signal"])
+            os.kill(watch["pid"], STACKS_SIGNAL)
             size, end = begin, time.monotonic() + ANSWER_S
             while time.monotonic() < end:
                 time.sleep(0.05)
@@ -84,12 +88,16 @@ def stack_of(rank: Dict[str, Any]) -> str:
         return ""
 
 
-def watch_order(pid: int) -> Dict[str, Any]:
-    words = read(pid, "cmdline").split(b"\0")
+def stacks_file(pid: int) -> str:
+    """Returns the path of the file in memory to which a process writes its stacks; empty if it has none."""
+    folder = "/proc/{}/fd".format(pid)
     try:
-        return json.loads(words[-2].decode()) if any(WATCHER in word for word in words) else {}
-    except (ValueError, IndexError):
-        return {}
+        for number in os.listdir(folder):
+            if os.readlink(os.path.join(folder, number)).startswith("/memfd:" + STACKS):
+                return os.path.join(folder, number)
+    except OSError:  # it has ended, or has just closed one
+        pass
+    return ""
 
 
 def environ_of(pid: int) -> Dict[bytes, bytes]:

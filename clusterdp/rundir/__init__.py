@@ -26,7 +26,6 @@
         times.json                    the parts of the steps' time, by rank, with a diagnosis
         found.json                    results of `clusterdp profile --find`, as lines
         hang.txt                      the position of all ranks in a hang, and the ranks that were behind
-        hang/rank-00000.json          a note about a silent rank, by the process that watches it
         hang/nodes                    the nodes of the ranks that were behind
         hang/flight-record-n1.pickle  the last collectives of a rank on node n1, by the recorder in torch's NCCL group
         hung                          exists if the attempt was ended because it hung: the nodes of the ranks behind

@@ -58,7 +58,7 @@ class Attempt(_Folder):
     found = _Within("found.json")
     hang = _Within("hang.txt")
     hung = _Within("hung")
-    hang_notes = _Within("hang")
+    hang_folder = _Within("hang")
     hang_nodes = _Within("hang/nodes")
 
     def __init__(self, name: str, path: Path):
@@ -68,14 +68,11 @@ class Attempt(_Folder):
     def trace(self, rank: int) -> Path:
         return self.path / f"trace-rank-{rank:05d}.json.gz"
 
-    def hang_note(self, rank: int) -> Path:
-        return self.hang_notes / f"rank-{rank:05d}.json"
-
     def flight_record(self, node: str) -> Path:
-        return self.hang_notes / f"flight-record-{node}.pickle"
+        return self.hang_folder / f"flight-record-{node}.pickle"
 
     def flight_records(self) -> list[Path]:
-        return sorted(self.hang_notes.glob("flight-record-*.pickle"))
+        return sorted(self.hang_folder.glob("flight-record-*.pickle"))
 
     def rank_log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank:05d}.out"

@@ -116,7 +116,7 @@ EVENTS = {
     "hang-ended": Event("batch", "", "The program prints again."),
     "silent": Event("batch", "nodes", "These nodes give no sign of life while others do."),
     "silent-ended": Event("batch", "nodes", "These nodes give signs of life again."),
-    "suspended": Event("hang", "seconds", "The rank and its watcher were stopped for so long, e.g. a suspended job."),
+    "suspended": Event("hang", "seconds", "The rank and its agent were stopped for so long, e.g. a suspended job."),
     "told": Event("batch", "", "A message of `notify` was sent."),
     # the attempt ends
     "stopped": Event("rank0", "step reason", "All ranks have stopped at this step."),
@@ -160,11 +160,10 @@ FILES = {  # the names are those in the docstring of clusterdp.rundir
     "times.json": FileUse(RANK0, "`profile`, `status`, `report`", "JSON"),
     "found.json": FileUse("a rank", "`profile`", "a JSON array of lines"),
     "hang.txt": FileUse(
-        f"a rank's watcher, or the {BATCH}", "people, `why`, `notify`", "text; the first line is the cause"
+        f"rank 0's agent, or the {BATCH}", "people, `why`, `notify`", "text; the first line is the cause"
     ),
-    "hang/rank-00000.json": FileUse("the rank's watcher", "watchers of all ranks", "JSON"),
-    "hang/nodes": FileUse("a rank's watcher", "ranks", "words: nodes"),
-    "hang/flight-record-n1.pickle": FileUse("a rank's watcher", "people, torch's `fr_trace`", "torch's pickle"),
+    "hang/nodes": FileUse("rank 0's agent", "ranks", "words: nodes"),
+    "hang/flight-record-n1.pickle": FileUse("the node's agent", "people, torch's `fr_trace`", "torch's pickle"),
     "hung": FileUse(f"a rank, or the {BATCH}", BATCH, "words: nodes; may be empty"),
     "trace-rank-00000.json.gz": FileUse("that rank", "people, Perfetto", "Chrome's trace format, gzipped"),
     "logs/rank-00003.out": FileUse("srun", "`logs`, `why`", "text"),

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -233,7 +234,9 @@ class Clock:
 def test_late_agent_judges_no_silence(monkeypatch: pytest.MonkeyPatch, late_s: float, fails: bool) -> None:
     clock = Clock()
     monkeypatch.setattr(f"{Agent.__module__}.time", clock)
-    agent = Agent(Order(0, 2, 1, 0, "n0", None, KEY, PATIENCE_S, -1, -1, ""), [])
+    inner, watching = socket.socketpair()
+    watch = SimpleNamespace(line=inner)
+    agent = Agent(Order(0, 2, 1, 0, "n0", None, KEY, PATIENCE_S, -1, -1, ""), [], watch)
     ours, child = socket.socketpair()
     link = Link(agent.waiting, ours)
     link.name = ("agent", 1)
@@ -242,8 +245,8 @@ def test_late_agent_judges_no_silence(monkeypatch: pytest.MonkeyPatch, late_s: f
         clock.now += BEAT_S + (late_s if turn % MISSED == 0 else 0.0)
         agent._beat()
     assert bool(agent.failure) is fails
-    child.close()
-    ours.close()
+    for each in (child, ours, inner, watching):
+        each.close()
 
 
 def test_half_a_message_of_a_dead_child_fails_all(root: Root) -> None:

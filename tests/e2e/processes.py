@@ -42,7 +42,7 @@ def ranks_of(run: Run) -> dict[int, int]:
 
 def agents_of(run: Run) -> list[int]:
     """The process ids of the agents of its nodes."""
-    return [pid for pid in processes_of(run) if "clusterdp.batch.nodes.agent" in " ".join(command_of(pid))]
+    return [pid for pid in processes_of(run) if "hang.node_watch" in " ".join(command_of(pid))]
 
 
 def waiting_of(run: Run) -> dict[int, int]:

@@ -74,23 +74,7 @@ class LargeRun:
 
     def _hang(self, attempt: AttemptBuilder) -> None:
         files, reason = attempt.files, f"rank {self.middle} on {self.host}: step 1001, in the step; the others wait"
-        files.hang_notes.mkdir()
-        for rank in range(self.ranks):
-            note = {
-                "rank": rank,
-                "node": self._node(rank),
-                "pid": 100,
-                "step": STEPS,
-                "phase": "step",
-                "order": 8,
-                "silent_s": 300.1,
-                "limit_s": 300.0,
-                "round": 1,
-                "state": "S",
-                "wchan": "futex",
-                "stack": STACK,
-            }
-            _write(files.hang_note(rank), json.dumps(note))
+        files.hang_folder.mkdir()
         files.hang.write_text(f"No sign of progress for 5 min: {reason}.\n\n--- rank {self.middle}\n{STACK}")
         for path in (files.hang_nodes, files.hung, files.avoid):
             path.write_text(f"{self.host}\n")

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from clusterdp.batch.nodes.agent import WIDTH, Agent, Order
 from clusterdp.batch.nodes.messages import HEAD, RANK, Kind, Link, message
+from clusterdp.train.hang.node_watch import NodeWatch
 
 PER_NODE, FLAGS = 8, array("q", range(10)).tobytes()
 NODES, HOPS_S = 1024, (20e-6, 200e-6, 500e-6)
@@ -71,7 +72,7 @@ class Tree:
             above = (agent - 1) // WIDTH
             parent = (*servers[above].getsockname(), f"n{above}", 0) if agent else None
             order = Order(agent, nodes, PER_NODE, 0, f"n{agent}", parent, "00" * 32, 60.0, -1, -1, "")
-            self.pids.append(os.fork() or self._serve(Agent(order, [listening, server])))
+            self.pids.append(os.fork() or self._serve(Agent(order, [listening, server], NodeWatch())))
             for rank in range(PER_NODE):
                 self.ranks.append(socket.socket(socket.AF_UNIX))
                 self.ranks[-1].connect(listening.getsockname())

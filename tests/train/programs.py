@@ -393,7 +393,7 @@ def agent_of_this_node() -> int:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            is_agent = b"clusterdp.batch.nodes.agent" in (folder / "cmdline").read_bytes()
+            is_agent = b"hang.node_watch" in (folder / "cmdline").read_bytes()
             if is_agent and marks <= {*(folder / "environ").read_bytes().split(b"\0")}:
                 found.append(int(folder.name))
         except OSError:  # it has ended

@@ -33,7 +33,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name in (*flight_record.SIZE, *flight_record.DUMP, flight_record.PIPE, "TORCH_NCCL_DUMP_ON_TIMEOUT"):
         monkeypatch.setenv(name, "")  # removed again after the test, whatever switch_on() sets
         monkeypatch.delenv(name)
-    monkeypatch.setattr(flight_record.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(flight_record, "_folder", "")
     return tmp_path
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from clusterdp import procfs
 from clusterdp.rundir import read_events
 from tests.torch_version import needs_torch
 from tests.train import programs
@@ -42,6 +43,15 @@ def hung(folder: Path, entry: str, params: dict[str, Any], **options: Any) -> tu
         assert all(ranks.join()), ranks.log
     assert run.outcome("1.0") is None
     return run, ranks
+
+
+def agents_of(run: Run, count: int) -> list[int]:
+    """The processes of the nodes' agents."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    found = [pid for pid in pids if b"hang.node_watch" in b"".join(procfs.command(pid))]
+    found = [pid for pid in found if procfs.environ(pid).get("CLUSTERDP_RUN_DIR") == str(run.path)]
+    assert len(found) == count
+    return found
 
 
 def report(run: Run) -> str:
@@ -154,7 +164,7 @@ def test_hang_notes_are_removed_if_a_stopped_rank_continues_after_the_report(tmp
         ranks.reach(attempt.hang.exists, "the report")
         os.kill(ranks.processes[1].pid, signal.SIGCONT)
         assert ranks.join() == [0, 0], ranks.log
-    assert not list(attempt.hang_notes.glob("rank-*"))
+    assert [path.name for path in attempt.hang_folder.iterdir()] == ["nodes"]
     assert not attempt.hung.exists()
 
 
@@ -174,9 +184,7 @@ def test_suspended_job_is_not_reported_as_a_hang(tmp_path: Path, also: str) -> N
         ranks.reach(lambda: run.step() >= 5, "the fifth step")
         pids = [process.pid for process in ranks.processes]
         if also == "their watchers":
-            watchers = [child for pid in pids for child in children_of(pid)]
-            assert len(watchers) == 3
-            pids += watchers
+            pids += agents_of(run, 2)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         time.sleep(4 * SOON)  # nothing is to happen
@@ -187,15 +195,15 @@ def test_suspended_job_is_not_reported_as_a_hang(tmp_path: Path, also: str) -> N
     assert not run.dir.attempt("1.0").hung.exists()
 
 
-def test_hang_watchers_ignore_sigterm_and_end_with_their_ranks(tmp_path: Path) -> None:
-    options = {"restart": {"hang_after_s": 60.0}}
+@pytest.mark.parametrize("size", [1, 2])
+def test_agent_watches_the_ranks_of_its_node_and_ends_with_them(tmp_path: Path, size: int) -> None:
+    options = {"restart": {"hang_after_s": 60.0}, "size": size}
     with started(tmp_path, "steps", {"seconds": 0.02, "count": 10**6}, **options) as (run, ranks):
         ranks.reach(lambda: run.step() >= 1, "the first step")
-        watchers = [child for process in ranks.processes for child in children_of(process.pid)]
-        assert len(watchers) == 2
-        for watcher in watchers:
-            os.kill(watcher, signal.SIGTERM)  # Slurm sends a preemption's to all processes
-        assert all(Path(f"/proc/{pid}").exists() for pid in watchers)
+        assert not [child for process in ranks.processes for child in children_of(process.pid)]
+        (agent,) = agents_of(run, 1)
+        os.kill(agent, signal.SIGTERM)  # Slurm sends a preemption's to all processes
+        assert Path(f"/proc/{agent}").exists()
         ranks.processes[0].kill()
-        wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in watchers), "the watchers' end")
+        wait_until(lambda: not Path(f"/proc/{agent}/exe").exists(), "the agent's end")
     assert [event["event"] for event in read_events(run.dir)].count("hang") == 0

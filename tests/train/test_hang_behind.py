@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clusterdp.train.hang.decision import Behind, find_behind, full_text, sentence
 from clusterdp.train.hang.note import Note
 from clusterdp.train.hang.page import (
     AGREEMENT,
@@ -21,7 +22,6 @@ from clusterdp.train.hang.page import (
     STEP_BODY,
     phase_name,
 )
-from clusterdp.train.hang.silence import Behind, find_behind, full_text, sentence
 
 COLLECTIVE = "/lib/torch/distributed/distributed_c10d.py"
 
@@ -31,7 +31,15 @@ def note(rank: int, step: int = 120, order: int = BACKWARD, frames: tuple[str, .
     stack = "Thread 0x0000000000000001 (most recent call first):\n"
     stack += "".join(f'  File "{frame.partition(":")[0]}", line {frame.partition(":")[2]} in f\n' for frame in frames)
     limit = 1620.0 if phase in LONG else 300.0
-    facts = {"pid": 100 + rank, "silent_s": 301.0, "limit_s": limit, "round": 1, "state": "S", "thread": 1}
+    facts = {
+        "pid": 100 + rank,
+        "silent_s": 301.0,
+        "limit_s": limit,
+        "hang_after_s": 300.0,
+        "round": 1,
+        "state": "S",
+        "thread": 1,
+    }
     return Note(
         **{**facts, "rank": rank, "node": f"n{rank // 2 + 1}", "step": step, "phase": phase, "order": order}
         | {"stack": stack if frames else ""}

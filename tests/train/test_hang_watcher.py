@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterdp.plainfile import read_plain
-from clusterdp.rundir import RunDir, read_events
+from clusterdp.rundir import Attempt, RunDir, read_events
 from clusterdp.train.hang import page as phases
+from clusterdp.train.hang.decision import Decision
 from clusterdp.train.hang.note import Note
 from clusterdp.train.hang.page import BACKWARD, DATA, EVALUATION, FIRST, PHASE, SAVE, SIGNS, STEP, STEP_BODY
-from clusterdp.train.hang.silence import Silence
 from clusterdp.train.hang.watched_rank import WatchOrder
 from clusterdp.train.hang.watcher import Watcher
 
@@ -23,10 +23,9 @@ TASK = WatchOrder(
     world_size=1,
     local_world_size=1,
     node="n1",
+    nodelist="n[1-2]",
     pid=0,
     thread=0,
-    page_fd=0,
-    stacks_fd=0,
     stacks_signal=0,
     hang_after_s=None,
     on_hang=None,
@@ -38,10 +37,11 @@ TASK = WatchOrder(
 
 
 class FakeRank:
-    def __init__(self) -> None:
+    def __init__(self, order: WatchOrder) -> None:
+        self.order = order
         self.page = [0, phases.START, 0, -1]
         self.stopped = False
-        self.killed = False
+        self.noted = False
 
     def numbers(self) -> tuple[int, ...]:
         return tuple(self.page)
@@ -64,23 +64,32 @@ class FakeRank:
     def request_dump(self) -> float | None:
         return None
 
-    def keep_dump(self, copy: Path) -> None: ...
+    def keep_dump(self) -> None: ...
+
+    @property
+    def attempt(self) -> Attempt:
+        return RunDir(Path(self.order.run_dir)).attempt(self.order.attempt)
 
     def forget_dump(self) -> None: ...
 
-    def kill(self) -> None:
-        self.killed = True
-
 
 class Scene:
-    """A rank that trains in steps of `step_s`, and its watcher, which looks once a second."""
+    """A rank that trains in steps, its watcher, which looks once a second, and the decision at the root."""
 
-    def __init__(self, folder: Path, **task: Any):
+    def __init__(self, folder: Path, **order: Any):
         self.now = 0.0
-        self.rank: Any = FakeRank()
+        self.rank: Any = FakeRank(TASK._replace(run_dir=str(folder), **order))
         self.run = RunDir(folder)
-        self.watcher = Watcher(TASK._replace(run_dir=str(folder), **task), self.rank, lambda: self.now)
+        self.said: list[str] = []
+        self.ended: list[str] = []
+        self.notes: dict[int, Note] = {}
+        self.decision = Decision(self.rank.order, self.said.append, self.ended.append, lambda: self.now)
+        self.watcher = Watcher(self.rank, self.send, lambda: self.now)
         self.attempt = self.run.attempt("7.0")
+
+    def send(self, rank: int, note: Note | None) -> None:
+        self.notes = {**self.notes, rank: note} if note else {}
+        self.decision.take(rank, note)
 
     def at(self, phase: int) -> Scene:
         self.rank.page[PHASE] = phase
@@ -91,6 +100,7 @@ class Scene:
         while self.now < until:
             self.now = min(until, self.now + 1.0)
             self.watcher.look()
+            self.decision.look()
         return self
 
     def steps(self, count: int, seconds: float) -> Scene:
@@ -158,7 +168,7 @@ def test_evaluated_items_count_as_progress(scene: Scene) -> None:
         scene.passes(200)
         scene.rank.page[SIGNS] += 1
         scene.watcher.look()
-    assert not list(scene.attempt.hang_notes.glob("*"))
+    assert not scene.notes
 
 
 def test_time_without_watcher_polls_does_not_count_as_silence(tmp_path: Path) -> None:
@@ -176,7 +186,7 @@ def test_pauses_of_a_busy_watcher_leave_the_silence_before_them(tmp_path: Path) 
         scene.now += 4.0
         scene.watcher.look()
     assert scene.reported
-    assert scene.rank.killed
+    assert scene.ended
 
 
 def test_time_of_a_stopped_single_rank_does_not_count_as_silence(tmp_path: Path) -> None:
@@ -193,10 +203,10 @@ def test_config_key_on_hang_sets_if_and_when_a_hung_attempt_ends(
     tmp_path: Path, on_hang: str | None, ends_at: int | None
 ) -> None:
     scene = begun(tmp_path, hang_after_s=100.0, on_hang=on_hang).steps(2, 1.0).at(BACKWARD).passes((ends_at or 900) - 5)
-    assert not scene.rank.killed
+    assert not scene.ended
     scene.passes(12)
     assert scene.reported
-    assert scene.rank.killed == scene.attempt.hung.exists() == (ends_at is not None)
+    assert bool(scene.ended) == scene.attempt.hung.exists() == (ends_at is not None)
 
 
 def test_hang_report_is_written_within_110_percent_of_hang_after_s(tmp_path: Path) -> None:
@@ -208,15 +218,13 @@ def test_hang_report_is_written_within_110_percent_of_hang_after_s(tmp_path: Pat
 
 def test_progress_removes_the_hang_note(tmp_path: Path) -> None:
     scene = begun(tmp_path, hang_after_s=100.0).steps(2, 1.0).at(BACKWARD).passes(103)
-    assert list(scene.attempt.hang_notes.glob("rank-*"))
+    assert scene.notes
     scene.steps(1, 1.0)
-    assert not list(scene.attempt.hang_notes.glob("rank-*"))
+    assert not scene.notes
+    scene.decision.take(0, None)  # a note that was never sent
 
 
-def test_hang_report_names_ranks_without_answer_and_their_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+def test_hang_report_names_ranks_without_answer_and_their_nodes(tmp_path: Path) -> None:
     scene = begun(tmp_path, hang_after_s=100.0, world_size=4, local_world_size=2).steps(2, 1.0).at(BACKWARD)
     scene.passes(103)
     assert not scene.reported  # the notes of the others may be on their way
@@ -236,39 +244,40 @@ def test_silent_rank_dying_at_the_collective_timeout_is_recorded_as_hung(tmp_pat
 @pytest.mark.parametrize(("phase", "ends"), [(SAVE, False), (BACKWARD, True)])
 def test_awaited_rank_is_ended_in_backward_but_only_reported_in_save(tmp_path: Path, phase: int, ends: bool) -> None:
     scene = begun(tmp_path, hang_after_s=100.0, world_size=2).steps(2, 1.0)
-    waits = Note(1, "n1", 1, step=3, phase="step", order=STEP_BODY, silent_s=9999.0, limit_s=100.0, round=99)
-    waits.write(scene.attempt.hang_note(1))
-    scene.at(phase).passes(1500)
-    assert (scene.reported, scene.rank.killed) == (ends, ends)
+    scene.at(phase).passes(102)
+    scene.decision.take(1, waiting_at(1, rounds=99))
+    scene.passes(1400)
+    assert (scene.reported, bool(scene.ended)) == (ends, ends)
     scene.passes(400)
-    assert (scene.reported, scene.rank.killed) == (True, ends)
+    assert (scene.reported, bool(scene.ended)) == (True, ends)
 
 
-def test_watcher_reads_one_note_if_a_rank_before_it_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def waiting_at(rank: int, rounds: int = 1) -> Note:
+    about: dict[str, Any] = {"step": 3, "phase": "step", "order": STEP_BODY, "round": rounds}
+    return Note(rank, "n1", 1, silent_s=9999.0, limit_s=100.0, hang_after_s=100.0, **about)
+
+
+def test_first_silent_rank_decides_when_notes_are_complete(tmp_path: Path) -> None:
     scene = begun(tmp_path, hang_after_s=100.0, world_size=64, rank=63).steps(2, 1.0)
-    for rank in range(63):
-        note = Note(rank, "n1", 1, step=3, phase="step", order=STEP_BODY, silent_s=9999.0, limit_s=100.0, round=99)
-        note.write(scene.attempt.hang_note(rank))
-    read: list[Path] = []
-    monkeypatch.setattr("clusterdp.train.hang.note.read_plain", lambda path: [read.append(path), read_plain(path)][1])
-    scene.at(STEP_BODY).passes(190)
-    assert read == [scene.attempt.hang_note(0)]
-    assert not scene.reported
+    scene.at(STEP_BODY).passes(103)
+    for rank in reversed(range(1, 63)):
+        scene.decision.take(rank, waiting_at(rank))
+        assert not scene.passes(0.01).reported
+    scene.decision.take(0, waiting_at(0))
+    assert scene.passes(0.01).reported
+    assert len(list(scene.attempt.hang_folder.iterdir())) == 1  # no note is a file
 
 
 @pytest.mark.parametrize("reported", [False, True])
 def test_message_of_an_ended_hung_rank_names_the_report_only_if_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], reported: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: bool
 ) -> None:
-    """Before the loop a rank may have left no note, and then nobody writes the report."""
-    rank = FakeRank()
-    silence = Silence(Watcher(TASK._replace(run_dir=str(tmp_path)), rank))  # type: ignore[arg-type]
-    hang = RunDir(tmp_path).attempt("7.0").hang
-    if reported:
-        hang.parent.mkdir(parents=True)
-        hang.write_text("...")
-    silence._end("the attempt has hung")
-    said = "".join(capsys.readouterr())
-    assert rank.killed
-    assert "clusterdp: ending rank 0: the attempt has hung" in said
-    assert (f"see {hang}" in said) is reported
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    scene = begun(tmp_path, hang_after_s=100.0, on_hang="restart").steps(2, 1.0).at(BACKWARD)
+    if not reported:
+        monkeypatch.setattr("clusterdp.train.hang.decision.write_durably", fails)
+    scene.passes(103)
+    (said,) = scene.ended
+    assert said == "the attempt has hung" + (f"; see {scene.attempt.hang}" if reported else "")

@@ -53,8 +53,8 @@ class Order(NamedTuple):
 
 
 class Agent:
-    def __init__(self, order: Order, listening: List[socket.socket]) -> None:
-        """listening: the sockets to which ranks, and agents, connect."""
+    def __init__(self, order: Order, listening: List[socket.socket], watch: Any) -> None:
+        """listening: the sockets to which ranks, and agents, connect. watch: the NodeWatch of train/hang."""
         self.order = order
         self.waiting = selectors.DefaultSelector()
         self.listening = listening
@@ -64,6 +64,7 @@ class Agent:
         self.strangers: List[Link] = []
         self.links: Dict[Name, Link] = {}
         self.parent: Optional[Link] = None
+        self.watch, self.inner = watch, Link(self.waiting, watch.line, ("watch", 0))
         first = order.number * WIDTH + 1
         self.children = range(first, min(first + WIDTH, order.agents))
         self.failure = b""  # the body of the first FAILED
@@ -179,6 +180,14 @@ class Agent:
                 self._part(link)
         elif kind == Kind.DONE:
             self._part(link)
+        elif kind == Kind.WATCH:
+            self.watch.begin(body, link.files)
+            link.files = []
+        elif kind == Kind.NOTE:
+            (self.parent or self.inner).send(message(kind, number, body))
+        elif kind == Kind.HUNG and link in (self.parent, self.inner):
+            for each in {self.inner, *self._neighbours()}.difference([self.parent]):
+                each.send(message(kind, number, body))
         elif kind != Kind.BEAT:
             raise ValueError
 
@@ -254,6 +263,8 @@ class Agent:
             self.strangers.remove(link)
         elif link is not self.parent:
             del self.links[link.name]
+        if link.name is not None and link.name[0] == "rank":
+            self.watch.end(link.rank, in_order=link.has_left)
         for descriptor in [each for each, of in self._ends.items() if of is link]:
             self.waiting.unregister(descriptor)
             os.close(descriptor)
@@ -348,7 +359,7 @@ def _answer(connection: socket.socket, kind: int, size: int, deadline: float) ->
     return data[HEAD.size :]
 
 
-def main() -> int:
+def main(watch: Any) -> int:
     order = Order(**json.loads(sys.stdin.read()))
     if os.fork():  # the rank that starts the agent has no child, for which its user, or its libraries, could wait
         return 0
@@ -357,11 +368,12 @@ def main() -> int:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # a reader of the rank's output must not wait for the end of the agent
         os.dup2(null, stream)
-    agent = Agent(order, [socket.socket(fileno=each) for each in (order.ranks_fd, order.agents_fd) if each >= 0])
+    agent = Agent(order, [socket.socket(fileno=each) for each in (order.ranks_fd, order.agents_fd) if each >= 0], watch)
     try:
         agent.join()
         agent.run()
     except Exception as error:
         agent._fail(order.rank, "the agent of {} has failed: {!r}".format(order.node, error)[:400])
     agent.end()
+    watch.close()
     return 0

@@ -12,12 +12,16 @@ A message is HEAD, and a body:
              Each agent passes the first one on
     DONE     from an agent to its parent: all ranks of its node and of its children have left
     BEAT     from an agent to its neighbours, once in BEAT_S
+    WATCH    from a rank: watch it for a hang. Three descriptors have come with HELLO
+    NOTE     up the tree, to the root's watch: about a silent rank, whose number is that of the exchange
+    HUNG     from the root's watch, to all agents: they kill their ranks
 
 An exchange has a number: the ranks count them, and make the same ones in the same order. Any number can be under way.
 
 Torch-free, for Python 3.6, as the agent.
 """
 
+import array
 import collections
 import enum
 import os
@@ -25,7 +29,7 @@ import selectors
 import socket
 import struct
 import time
-from typing import Any, Deque, Iterator, Optional, Tuple
+from typing import Any, Deque, Iterator, List, Optional, Tuple
 
 HEAD = struct.Struct("<IBQ")  # bytes of the body, kind, number of the exchange
 ENTRY = struct.Struct("<II")  # a rank, and the number of its bytes, which follow
@@ -38,7 +42,9 @@ LATE_S = 0.5  # seconds after which a look is late: it starts the count of misse
 MISSED = 5  # beats in a row
 GONE_MS = 10000  # milliseconds after which the kernel ends a connection whose other end does not acknowledge
 
-Kind = enum.IntEnum("Kind", "HELLO REDUCE GATHER SHARE RESULT LEFT FAILED DONE BEAT CHALLENGE JOIN WELCOME")
+Kind = enum.IntEnum(
+    "Kind", "HELLO REDUCE GATHER SHARE RESULT LEFT FAILED DONE BEAT WATCH NOTE HUNG CHALLENGE JOIN WELCOME"
+)
 Name = Tuple[str, int]  # ("rank", rank) or ("agent", number)
 
 
@@ -76,14 +82,15 @@ def peer(connection: socket.socket) -> Tuple[int, ...]:
 class Link:
     """A connection to a rank, or to another agent."""
 
-    def __init__(self, waiting: selectors.BaseSelector, connection: socket.socket) -> None:
+    def __init__(self, waiting: selectors.BaseSelector, connection: socket.socket, name: Optional[Name] = None) -> None:
         connection.setblocking(False)
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: for an agent that is too late to judge its neighbours
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
         self.connection = connection
-        self.name: Optional[Name] = None
+        self.name = name
+        self.files: List[int] = []  # descriptors that a rank has sent with its name
         self.about = ""  # node of an agent
         self.rank = 0  # the rank, or one of the agent's
         self.has_left = False
@@ -124,11 +131,14 @@ class Link:
         """Yields the messages that have come. Raises OSError at the end, or if a connection without a name sends more
         than a name."""
         try:
-            data = self.connection.recv(SHORT if self.name is None else LONG)
+            size = SHORT if self.name is None else LONG
+            data, sent, _, _ = self.connection.recvmsg(size, socket.CMSG_SPACE(3 * 4))
         except BlockingIOError:
             return
         if not data:
             raise ConnectionResetError
+        for _, _, packed in sent:
+            self.files.extend(array.array("i", packed))
         self.missed = 0
         self._read += data
         for found in split(self._read):
@@ -139,6 +149,8 @@ class Link:
     def close(self) -> None:
         self._waiting.unregister(self.connection)
         self.connection.close()
+        for file in self.files:
+            os.close(file)
 
     def finish(self, deadline: float) -> None:
         """Sends the rest, and waits until the other end has read it: a connection that is closed with unread bytes may

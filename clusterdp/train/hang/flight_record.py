@@ -10,12 +10,10 @@ from __future__ import annotations
 import os
 import pickle
 import stat
-import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterdp.plainfile import read_plain
 
@@ -27,10 +25,10 @@ SIZE, DUMP = (
 )
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 _folder = ""
+_kept: set[Path] = set()
 
 
-@dataclass(frozen=True)
-class FlightRecord:
+class FlightRecord(NamedTuple):
     """`collective`: the last collective that the rank has started, such as `all_reduce 121`. `pending`: whether a
     collective is not done, because the rank waits for other ranks in it."""
 
@@ -48,6 +46,8 @@ class _Plain(pickle.Unpickler):
 def place(rank: int) -> tuple[str, str, str]:
     """Chooses this rank's own folder for a dump, which switch_on() makes. Returns the paths of the dump, the pipe and
     the folder. The dump and the pipe are in other folders if the user has set the recorder's variables."""
+    import tempfile  # only ranks need it
+
     global _folder
     _folder = os.path.join(tempfile.gettempdir(), f"clusterdp-flight-{os.urandom(8).hex()}")
     ours = os.path.join(_folder, "rank_")
@@ -100,10 +100,13 @@ def read(dump: str) -> FlightRecord | None:
 
 def keep(dump: str, copy: Path) -> None:
     """Copies a dump, unless `copy` exists: all watchers of a node have the same `copy`."""
-    with suppress(OSError):
-        data = read_plain(Path(dump))
-        with copy.open("xb") as file:
-            file.write(data)
+    if copy not in _kept:
+        with suppress(OSError):
+            data = read_plain(Path(dump))
+            _kept.add(copy)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with copy.open("xb") as file:
+                file.write(data)
 
 
 def remove(folder: str) -> None:

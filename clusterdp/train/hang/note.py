@@ -1,14 +1,11 @@
-"""Note: a watcher's note about its silent rank. Each silent rank has a file in the folder `hang` of the attempt."""
+"""Note: a watcher's note about its silent rank. Each silent rank has one, which its agent sends to the root."""
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-from clusterdp.plainfile import read_plain
 from clusterdp.rundir import Attempt, write_durably
 from clusterdp.train.hang.page import DATA, LONG
 
@@ -32,6 +29,7 @@ class Note:
     order: int  # index of `phase` in PHASES
     silent_s: float  # seconds since the last sign of progress
     limit_s: float  # seconds of silence that are allowed in this phase
+    hang_after_s: float  # the watcher's
     round: int  # silent_s divided by hang_after_s, rounded down
     state: str = ""  # the state of the rank's process, from /proc; wchan is from /proc, too
     wchan: str = ""
@@ -75,26 +73,6 @@ class Note:
         words |= {"program": "outside of the loop", "end": "at its end", "start": "at its start"}
         step = self.step + (self.order >= DATA)
         return f"step {step}, {words.get(self.phase, f'in {self.phase}')}"
-
-    def write(self, path: Path) -> None:
-        """Writes the note. Raises OSError if the write fails."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".new")
-        temporary.write_text(json.dumps(asdict(self)))
-        temporary.replace(path)
-
-
-def read_notes(folder: Path) -> list[Note]:
-    """Returns the notes of all ranks, in rank order. Files that are not notes are skipped."""
-    return sorted(filter(None, map(read_note, sorted(folder.glob("rank-*.json")))), key=lambda note: note.rank)
-
-
-def read_note(path: Path) -> Note | None:
-    """Returns the note in a file; None if the file is missing or is not a note."""
-    try:
-        return Note(**json.loads(read_plain(path)))
-    except (OSError, ValueError, TypeError):
-        return None
 
 
 def leave_hung(attempt: Attempt) -> None:

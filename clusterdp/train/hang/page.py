@@ -61,7 +61,7 @@ def current() -> MutableSequence[int]:
 def shared() -> int:
     """Makes the page readable by another process, and returns its file descriptor. Raises OSError if memory is full."""
     global _current
-    fd = _memory()
+    fd = memory("clusterdp-page")
     os.ftruncate(fd, BYTES)
     page: Any = memoryview(mmap.mmap(fd, BYTES)).cast("q")
     for slot, number in enumerate(_current):
@@ -70,10 +70,10 @@ def shared() -> int:
     return fd
 
 
-def _memory() -> int:
-    """Returns the descriptor of a new file in memory, which has no name."""
+def memory(name: str) -> int:
+    """Returns the descriptor of a new file in memory. On Linux, /proc shows the name."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("clusterdp-page")
+        return os.memfd_create(name)
     import tempfile
 
     with tempfile.TemporaryFile() as file:  # macOS

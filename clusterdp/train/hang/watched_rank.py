@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterdp import procfs
+from clusterdp.train.hang import flight_record
 from clusterdp.train.hang.page import BYTES
 
 if TYPE_CHECKING:
-    from clusterdp.train.hang.flight_record import FlightRecord
+    from clusterdp.rundir import Attempt
 
 MOST_CHILDREN = 8  # child processes whose stacks are requested
 MACOS = sys.platform == "darwin"  # macOS has no /proc; there a process without a handler ignores the stacks signal
@@ -25,7 +26,7 @@ DUMP_S = 3.0  # seconds in which the flight recorder must write; it reads its pi
 
 
 class WatchOrder(NamedTuple):
-    """A rank's instructions for its watcher."""
+    """A rank's instructions for its watcher, which go to the node's agent."""
 
     run_dir: str
     attempt: str
@@ -33,11 +34,10 @@ class WatchOrder(NamedTuple):
     world_size: int
     local_world_size: int
     node: str
+    nodelist: str  # of the job, in the order of the ranks
     pid: int
     thread: int
-    page_fd: int
-    stacks_fd: int
-    stacks_signal: int  # the signal that makes the rank write its stacks to stacks_fd; 0: there is no such signal
+    stacks_signal: int  # the signal that makes the rank write its stacks to its file; 0: there is no such signal
     hang_after_s: float | None  # None: the watcher derives the limit from the duration of the steps
     on_hang: str | None
     timeout_s: float
@@ -47,34 +47,35 @@ class WatchOrder(NamedTuple):
 
 
 class WatchedRank:
-    """The watched process, seen from the outside."""
+    """The watched process, seen from the outside. page, stacks, output: descriptors of its files."""
 
-    def __init__(self, task: WatchOrder):
-        self.task = task
-        self._page = memoryview(mmap.mmap(task.page_fd, BYTES)).cast("q")
+    def __init__(self, order: WatchOrder, page: int, stacks: int, output: int):
+        self.order, self._stacks = order, stacks
+        self._files = [page, stacks, output]
+        self._page = memoryview(mmap.mmap(page, BYTES)).cast("q")
 
     def numbers(self) -> tuple[int, ...]:
         return tuple(self._page)
 
     def state(self) -> str:
-        return procfs.state(self.task.pid)
+        return procfs.state(self.order.pid)
 
     def is_stopped(self) -> bool:
         return self.state() in ("T", "t")
 
     def wchan(self) -> str:
-        return procfs.wchan(self.task.pid)
+        return procfs.wchan(self.order.pid)
 
     def cpu_s(self) -> float | None:
         """Returns the CPU seconds of all threads of the rank."""
-        fields = procfs.stat(self.task.pid)
+        fields = procfs.stat(self.order.pid)
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if len(fields) > 13 else None
 
     def stacks(self) -> tuple[str, str]:
         """Returns the stacks of the rank's threads and of its child processes; empty if no process answers."""
-        stack = self._stack(self.task.pid)
+        stack = self._stack(self.order.pid)
         told = []
-        for pid in [each for each in procfs.children(self.task.pid) if each != os.getpid()][:MOST_CHILDREN]:
+        for pid in [each for each in procfs.children(self.order.pid) if each != os.getpid()][:MOST_CHILDREN]:
             told.append(
                 f"its process {pid} ({procfs.name(pid)}, state {procfs.state(pid)}, {procfs.wchan(pid) or '-'})"
             )
@@ -84,43 +85,43 @@ class WatchedRank:
     def request_dump(self) -> float | None:
         """Asks for a dump of the flight recorder. Returns the time of the last dump, or None if the rank has no
         recorder that can be asked."""
-        from clusterdp.train.hang import flight_record
-
         before = self._dumped_at()
-        return before if flight_record.request(self.task.dump_pipe) else None
+        return before if flight_record.request(self.order.dump_pipe) else None
 
-    def flight_record(self, before: float, deadline: float) -> FlightRecord | None:
+    def flight_record(self, before: float, deadline: float) -> flight_record.FlightRecord | None:
         """Waits for a dump that is newer than `before`, until the deadline (time.monotonic()), and returns its
         record."""
-        from clusterdp.train.hang import flight_record
-
         while True:
-            record = flight_record.read(self.task.dump) if self._dumped_at() > before else None
+            record = flight_record.read(self.order.dump) if self._dumped_at() > before else None
             if record is not None or time.monotonic() > deadline:
                 return record
             time.sleep(0.02)
 
-    def keep_dump(self, copy: Path) -> None:
-        """Copies the last dump, unless another watcher of this node has done so."""
-        from clusterdp.train.hang import flight_record
+    @property
+    def attempt(self) -> Attempt:
+        from clusterdp.rundir import RunDir
 
+        return RunDir(Path(self.order.run_dir)).attempt(self.order.attempt)
+
+    def keep_dump(self) -> None:
+        """Copies the last dump, unless another watcher of this node has done so."""
         if self._dumped_at():
-            flight_record.keep(self.task.dump, copy)
+            flight_record.keep(self.order.dump, self.attempt.flight_record(self.order.node))
 
     def forget_dump(self) -> None:
         """Removes the last dump, because the rank makes progress again. Other folders than ours are not changed."""
         with suppress(OSError):
-            if self.task.dump.startswith(self.task.dump_folder):
-                os.unlink(self.task.dump)
+            if self.order.dump.startswith(self.order.dump_folder):
+                os.unlink(self.order.dump)
 
     def _dumped_at(self) -> float:
         try:
-            return os.stat(self.task.dump).st_mtime
+            return os.stat(self.order.dump).st_mtime
         except OSError:
             return 0.0
 
     def _stack(self, pid: int, answer_s: float = ANSWER_S) -> str:
-        number, fd = self.task.stacks_signal, self.task.stacks_fd
+        number, fd = self.order.stacks_signal, self._stacks
         if (
             not number
             or procfs.state(pid) in ("T", "t", "Z", "X")
@@ -137,8 +138,20 @@ class WatchedRank:
                 break
         return os.pread(fd, size - begin, begin).decode(errors="replace")
 
+    def say(self, text: str) -> None:
+        """Prints to the log of the rank."""
+        with suppress(OSError, IndexError):  # the rank has just ended
+            os.write(self._files[-1], f"{text}\n".encode())
+
+    def close(self) -> None:
+        """Frees what the rank has left. A reader of its output then sees the end."""
+        while self._files:
+            os.close(self._files.pop(0))
+        if os.path.isdir(self.order.dump_folder):
+            flight_record.remove(self.order.dump_folder)
+
     def kill(self) -> None:
-        others = [pid for pid in procfs.descendants(self.task.pid) if pid != os.getpid()]
-        for pid in (self.task.pid, *others):
+        others = [pid for pid in procfs.descendants(self.order.pid) if pid != os.getpid()]
+        for pid in (self.order.pid, *others):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,58 +1,60 @@
-"""The watcher of one rank: a process that checks whether the rank makes progress. The watcher imports no torch, and
-imports the modules for a silent rank only when they are needed.
+"""The watcher of one rank: checks whether the rank makes progress, in a thread of the node's agent (see NodeWatch). It
+imports no torch, and imports the modules for a silent rank only when they are needed.
 
     the page changes             the rank makes progress; checked 40 times in hang_after_s, and at least once a second
-    silent for hang_after_s      see Silence
+    silent for hang_after_s      sends a note: the rank's position, stacks and state; again after each hang_after_s;
+                                 takes it back when the rank makes progress again
     the watcher did not run      (a suspended job, a closed laptop) this time does not count as silence of the rank; nor
                                  does the time in which the rank was stopped, once it continues
 
-The watcher ends with its rank: at the end of the pipe that is its standard input, or when its parent changes.
+See Decision for what follows from the notes.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp.train.hang.page import FIRST, LONG, PHASE, STEP, phase_name
-from clusterdp.train.hang.watched_rank import TIMED_OUT, WatchedRank, WatchOrder
+from clusterdp.train.hang.watched_rank import DUMP_S, TIMED_OUT, WatchedRank
 
 if TYPE_CHECKING:
-    from clusterdp.train.hang.silence import Silence
+    from clusterdp.train.hang.note import Note
 
 LEAST_S = 300.0  # lower limit of hang_after_s, if hang_after_s is derived from the steps
 TIMES = 5  # hang_after_s, if derived, is this many times the longest step so far
 SHARE = 0.9  # part of a collective's time-out after which a phase that may take long is reported
 LONGEST_TICK_S = 1.0
-LATE_S = 2.0  # a longer pause of this process does not count as silence of the rank
-SUSPENDED_S = 10.0  # a longer pause of this process is a suspension; a busy machine causes shorter pauses
-IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+LATE_S = 2.0  # a longer pause of this thread does not count as silence of the rank
+SUSPENDED_S = 10.0  # a longer pause of this thread is a suspension; a busy machine causes shorter pauses
 
 
 class Watcher:
-    """Watches one rank: look() is called repeatedly. clock: a function that returns the time in seconds."""
+    """Watches one rank: look() is called repeatedly. send: sends the rank's note; None takes it back. clock: a function
+    that returns the time in seconds."""
 
-    def __init__(self, task: WatchOrder, rank: WatchedRank, clock: Callable[[], float] = time.monotonic):
-        self.task, self.rank, self.clock = task, rank, clock
+    def __init__(
+        self, rank: WatchedRank, send: Callable[[int, Note | None], None], clock: Callable[[], float] = time.monotonic
+    ):
+        self.order, self.rank, self.send, self.clock = rank.order, rank, send, clock
         self.longest = 0.0  # seconds of the longest step so far
         self.now = self._looked = self._last_sign = self._last_step = clock()
         self.seen = rank.numbers()
         self.cpu_s = rank.cpu_s()
         self._is_step = False  # since the last count of steps, the rank was only in a step, and in no long phase
         self._was_stopped = False
-        self._silence: Silence | None = None
+        self._next_note = 0.0  # seconds of silence before the next note; 0 if there is none of this silence
+        self._over, self._in_order = threading.Event(), False
 
     @property
     def hang_after_s(self) -> float:
-        if self.task.hang_after_s is not None:
-            return self.task.hang_after_s
-        return max(LEAST_S, min(TIMES * self.longest, SHARE * self.task.timeout_s))
+        if self.order.hang_after_s is not None:
+            return self.order.hang_after_s
+        return max(LEAST_S, min(TIMES * self.longest, SHARE * self.order.timeout_s))
 
     @property
     def tick_s(self) -> float:
@@ -62,12 +64,27 @@ class Watcher:
     def silent_s(self) -> float:
         return self.now - self._last_sign
 
+    def run(self) -> None:
+        """Looks until end() is called."""
+        try:
+            while not self._over.wait(self.tick_s):
+                self.look()
+            if not self._in_order:
+                self.rank_has_died()
+        finally:
+            self._over.wait()  # the rank may still be there after an error of this thread
+            self.rank.close()
+
+    def end(self, *, in_order: bool) -> None:
+        self._in_order = in_order
+        self._over.set()
+
     def look(self) -> None:
         self.now = self.clock()
         slept_s = self.now - self._looked
         if slept_s > max(10 * self.tick_s, SUSPENDED_S):
             self._last_sign = self.now  # this process was suspended, and probably the rest of the job, too
-            if self.task.rank == 0:
+            if self.order.rank == 0:
                 self._note_suspension(slept_s)
         elif slept_s > max(10 * self.tick_s, LATE_S):
             # The machine is busy, and the rank may have been late as well. The silence before the pause still counts:
@@ -86,12 +103,10 @@ class Watcher:
 
     def _note_suspension(self, seconds: float) -> None:
         """Records a suspension, whose time `clusterdp goodput` leaves out: Slurm does not count this time either."""
-        from pathlib import Path
-
         from clusterdp.rundir import Ledger, RunDir
 
         with suppress(OSError):
-            ledger = Ledger(RunDir(Path(self.task.run_dir)), self.task.attempt, f"hang{self.task.rank}")
+            ledger = Ledger(RunDir(Path(self.order.run_dir)), self.order.attempt, f"hang{self.order.rank}")
             ledger.write("suspended", seconds=round(seconds, 3))
 
     def _note_sign(self, numbers: tuple[int, ...]) -> None:
@@ -111,51 +126,58 @@ class Watcher:
     @property
     def limit_s(self) -> float:
         """Seconds for which the rank may be silent in its phase."""
-        long = SHARE * self.task.timeout_s if self.phase in LONG else 0.0
+        long = SHARE * self.order.timeout_s if self.phase in LONG else 0.0
         return max(self.hang_after_s, long)
 
     def _be_silent(self) -> None:
-        if self._silence is None:
-            from clusterdp.train.hang.silence import Silence
+        silent, limit = self.silent_s, self.limit_s
+        if silent >= TIMED_OUT * self.order.timeout_s:
+            self.rank.keep_dump()  # before NCCL ends the rank
+        if silent >= self._next_note:
+            rounds = int(silent / self.hang_after_s)
+            due = self.hang_after_s * (rounds + 1)
+            self._next_note = min(due, limit) if silent < limit else due
+            self.send(self.order.rank, self._note(rounds, limit))
 
-            self._silence = Silence(self)
-        self._silence.look()
+    def _note(self, rounds: int, limit: float) -> Note:
+        from clusterdp.train.hang.note import Note
+
+        deadline, dumped = time.monotonic() + DUMP_S, self.rank.request_dump()
+        stack, children = self.rank.stacks()
+        record = self.rank.flight_record(dumped, deadline) if dumped is not None else None
+        before, now = self.cpu_s, self.rank.cpu_s()
+        return Note(
+            rank=self.order.rank,
+            node=self.order.node,
+            pid=self.order.pid,
+            thread=self.order.thread,
+            step=self.seen[STEP],
+            phase=self.phase,
+            order=self.seen[PHASE],
+            silent_s=self.silent_s,
+            limit_s=limit,
+            hang_after_s=self.hang_after_s,
+            round=rounds,
+            state=self.rank.state(),
+            wchan=self.rank.wchan(),
+            cpu_s=now - before if now is not None and before is not None else None,
+            stack=stack,
+            children=children,
+            collective=record.collective if record else "",
+            pending=record.pending if record else None,
+        )
 
     def _take_back(self) -> None:
-        if self._silence is not None:
-            self._silence.is_over()
-            self._silence = None
-
-    @property
-    def has_killed(self) -> bool:
-        return self._silence is not None and self._silence.has_killed
+        if self._next_note:
+            self._next_note = 0.0
+            self.send(self.order.rank, None)
+            self.rank.forget_dump()
 
     def rank_has_died(self) -> None:
         """Records a hang if the rank died after a long silence: NCCL ends a process whose collective has timed out."""
-        if self._silence is not None and self.silent_s >= TIMED_OUT * self.task.timeout_s:
-            self._silence.keep_dump()
-            self._silence.leave_hung()
+        if self._next_note:
+            self.rank.keep_dump()
+            if self.silent_s >= TIMED_OUT * self.order.timeout_s:
+                from clusterdp.train.hang.note import leave_hung
 
-
-def main(words: list[str]) -> None:
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
-    task = WatchOrder(**json.loads(words[0]))
-    watcher = Watcher(task, WatchedRank(task))
-    try:
-        if _watch(watcher):
-            watcher.rank_has_died()
-    finally:
-        if os.path.isdir(task.dump_folder):
-            from clusterdp.train.hang import flight_record
-
-            flight_record.remove(task.dump_folder)
-
-
-def _watch(watcher: Watcher) -> bool:
-    """Watches until the rank has ended. Returns whether it died, or was killed; False if it ended in order."""
-    while os.getppid() == watcher.task.pid and not watcher.has_killed:
-        if select.select([0], [], [], watcher.tick_s)[0]:
-            return not os.read(0, 1)
-        watcher.look()
-    return True
+                leave_hung(self.rank.attempt)

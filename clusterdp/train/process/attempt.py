@@ -52,7 +52,6 @@ from clusterdp.train.ranks.stop import Stopped, StopSignal
 from clusterdp.train.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from clusterdp.train.hang.hang_watch import HangWatch
     from clusterdp.train.job import JobHandle
     from clusterdp.train.ranks.claim import Claim
     from clusterdp.train.ranks.group import Group
@@ -162,16 +161,13 @@ def run_function(
     """Runs the user's function. Collective from the rendezvous to the end. After a crash, run_function() does not
     return. failed: called with the arguments of fail(), instead of it, by launch(), which has no batch program to act
     on a hang, either."""
-    watch = start_hang_watch(settings) if failed is None else None
-    group, peers, attempt = start_group(settings, stop)
+    group, peers, attempt = start_group(settings, stop, watched=failed is None)
     if settings.entry:
         say(first_line(group))
     try:
         ending = _run_in_group(function, settings, stop, group, attempt, peers)
     except BaseException as error:
         (failed or fail)(error, peers, settings.run_dir)
-    if watch is not None:
-        watch.close()
     group.close()
     return ending
 
@@ -188,19 +184,12 @@ def first_line(group: Group) -> str:
     return f"clusterdp: rank {place.rank} of {place.world_size} on {node}, {device}; {versions}"
 
 
-def start_hang_watch(settings: WorkerSettings) -> HangWatch:
-    """Starts the hang watch, before the group, so that no library has a thread yet. Only in a job: a program that is
-    run by hand may be in a debugger."""
-    from clusterdp.train.hang.hang_watch import HangWatch
-
-    if settings.run_dir is None or settings.attempt is None:
-        return HangWatch()
-    return HangWatch.start(settings.run_dir, settings.attempt, settings.restart, settings.train.timeout_s)
-
-
-def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
-    """Meets the other ranks, seeds, and agrees on the attempt's name. Collective. If the ranks cannot meet, exits."""
+def start_group(settings: WorkerSettings, stop: StopSignal, *, watched: bool = True) -> tuple[Group, PeerWatch, str]:
+    """Meets the other ranks, seeds, and agrees on the attempt's name. Collective. If the ranks cannot meet, exits.
+    watched: whether the nodes' agents watch the ranks for a hang. They do so only in a job: a program that is run by
+    hand may be in a debugger."""
     from clusterdp.rundir.names import new_local_attempt
+    from clusterdp.train.hang import hang_watch
     from clusterdp.train.ranks.group import Group, seed_everything  # loads torch
     from clusterdp.train.ranks.peers import PeerWatch, leave_now
 
@@ -214,11 +203,16 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
             stop.ask_end = partial(_ask_end, slurm.attempt.rpartition(".")[0])
     attempt = settings.attempt or new_local_attempt()
     run = RunDir(settings.run_dir) if settings.run_dir else None
+    watch = None
+    if watched and settings.run_dir is not None and settings.attempt is not None:
+        watch = hang_watch.prepare(settings.run_dir, attempt, settings.restart, settings.train.timeout_s)
     try:
         place = Rendezvous.find()
         limits = {"timeout_s": settings.train.timeout_s, "meet_s": reserve.meet_s}
         key = run.attempt(attempt).key if run and settings.attempt else None  # else each rank has its own name for it
-        group = Group.start(place, backend=settings.train.backend, **limits, lazy=run is not None, key_file=key)
+        group = Group.start(
+            place, backend=settings.train.backend, **limits, lazy=run is not None, key_file=key, watch=watch
+        )
     except ClusterdpError as error:
         leave_now(refuse(error, settings.run_dir))
     seed_everything(settings.train.seed, place.rank, deterministic=settings.train.deterministic)

@@ -32,7 +32,6 @@ from clusterdp.train.process.attempt import (
     refuse,
     report_failure,
     start_group,
-    start_hang_watch,
     write_outcome,
 )
 from clusterdp.train.ranks.claim import Claim
@@ -58,7 +57,6 @@ def _own_job() -> JobHandle:
         sys.exit(ENTRY_EXIT)
     except ClusterdpError as error:
         sys.exit(refuse(error, WorkerSettings.bare({}).run_dir))
-    watch = start_hang_watch(settings)
     group, peers, attempt = start_group(settings, stop)
     rank, world_size = group.rendezvous.rank, group.rendezvous.world_size
     job: JobHandle | None = None
@@ -96,7 +94,6 @@ def _own_job() -> JobHandle:
         page.enter(page.END)
         job.record.time.tell()
         job.metrics.close()
-        watch.close()
         peers.stop()
         group.close()
 

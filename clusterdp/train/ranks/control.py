@@ -7,6 +7,7 @@ Once a second it looks whether the agent is stopped.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from clusterdp import procfs
 from clusterdp.batch.nodes.messages import BEAT_S, ENTRY, LATE_S, LONG, MISSED, RANK, Kind, message, split
@@ -30,9 +32,11 @@ class LostRanks(RuntimeError):
 
 class Control:
     """failure: the first failure, such as `rank 3: ValueError: ...`; None if there is none. on_failure: called in a
-    thread when it is known."""
+    thread when it is known. watch: of hang_watch.prepare()."""
 
-    def __init__(self, line: socket.socket, rank: int, world_size: int, timeout_s: float):
+    def __init__(
+        self, line: socket.socket, rank: int, world_size: int, timeout_s: float, watch: tuple[Any, Any] | None = None
+    ):
         self.rank, self.world_size = rank, world_size
         self.failure: str | None = None
         self.on_failure: Callable[[], None] = lambda: None
@@ -47,7 +51,12 @@ class Control:
         self._news = threading.Lock()
         self._known = threading.Event()  # set with `failure`
         self._is_closed = False
-        self._send(Kind.HELLO, 0, RANK.pack(rank))
+        if watch is None:
+            self._send(Kind.HELLO, 0, RANK.pack(rank))
+        else:
+            order, files = watch
+            socket.send_fds(line, [message(Kind.HELLO, 0, RANK.pack(rank))], files)
+            self._send(Kind.WATCH, 0, json.dumps(order._asdict()).encode())
         threading.Thread(target=self._read, name="clusterdp-control", daemon=True).start()
 
     def begin(self, values: Sequence[int]) -> int:

@@ -54,6 +54,7 @@ class Group:
     store: Store
     control: Control | None  # for flags and agreements; None for a single process
     timeout: timedelta
+    line: Control | None  # the same as control; of a single process, for the hang watch alone
     started: ClassVar[int] = 0  # groups that this process has started
 
     @classmethod
@@ -67,6 +68,7 @@ class Group:
         meet_s: float = math.inf,
         lazy: bool = False,
         key_file: Path | None = None,
+        watch: tuple[Any, Any] | None = None,
     ) -> Group:
         """Starts the group. Collective. Raises RendezvousError (PortTaken on rank 0) if the ranks cannot meet, or if
         torch sees none of the GPUs that Slurm gave this rank; ConfigError if torch is built for CPUs.
@@ -76,7 +78,7 @@ class Group:
         whether more than MESH_RANKS ranks connect when they first exchange data, not each with each at the start. If a
         rank dies, a rank that waits for its connection may wait for five times timeout_s: PeerWatch must end it.
         key_file: where rank 0 writes the key of the job's agents, in a folder that all nodes share; without it, the key
-        is in the store, which anybody on the network can read."""
+        is in the store, which anybody on the network can read. watch: of hang_watch.prepare()."""
         slurm, timeout = SlurmEnv.read(), timedelta(seconds=timeout_s)
         os.environ.update(place.environ())
         _name_interface(place)
@@ -92,7 +94,8 @@ class Group:
             torch.cuda.set_device(devices[0])
         limit_s = min(timeout_s, meet_s)
         store = _open_store(place, timedelta(seconds=limit_s))
-        control = _meet(store, place, key_file, limit_s)
+        line = _meet(store, place, key_file, limit_s, watch)
+        control = line if place.world_size > 1 else None
         store.set_timeout(timeout)
         backend = backend or _agree_on_backend(store, place, devices[0])
         if "nccl" in backend:
@@ -110,7 +113,7 @@ class Group:
         if control is not None:
             control.timeout_s = timeout_s
         Group.started += 1
-        return cls(place, devices, backend, store, control, timeout)
+        return cls(place, devices, backend, store, control, timeout, line)
 
     @property
     def device(self) -> torch.device:
@@ -168,27 +171,37 @@ class Group:
     def close(self) -> None:
         """Closes the group after all ranks have agreed to end. A failed rank must not call close(), which could
         hang."""
-        if self.control is not None:
-            self.control.close()
+        if self.line is not None:
+            self.line.close()
         if dist.is_initialized():
             assert dist.group.WORLD is not None
             _outlived.append(dist.group.WORLD)
             dist.destroy_process_group()
 
 
-def _meet(store: Store, place: Rendezvous, key_file: Path | None, limit_s: float) -> Control | None:
-    """Returns the connection to this node's agent when all ranks have one. Raises RendezvousError."""
-    if place.world_size == 1:
+def _meet(
+    store: Store, place: Rendezvous, key_file: Path | None, limit_s: float, watch: tuple[Any, Any] | None
+) -> Control | None:
+    """Returns the connection to this node's agent when all ranks have one; None for a single process that nobody
+    watches. Raises RendezvousError."""
+    is_alone = place.world_size == 1
+    if is_alone and watch is None:
         return None
-    control = Control(node_agent.connect(store, place, key_file, limit_s), place.rank, place.world_size, limit_s)
     try:
+        connection = node_agent.connect(store, place, None if is_alone else key_file, limit_s)
+        control = Control(connection, place.rank, place.world_size, limit_s, watch)
         control.result(control.begin([]))
-    except RuntimeError as error:
+        return control
+    except (RendezvousError, RuntimeError) as error:
+        if is_alone:
+            say(f"clusterdp: hangs will not be noticed: {error}", error=True)
+            return None
+        if isinstance(error, RendezvousError):
+            raise
         raise RendezvousError(
             f"rank {place.rank} of {place.world_size}: the nodes' agents have not met in {limit_s:.0f} s ({error}). "
             "See the logs of the other ranks, and whether their nodes can connect to each other."
         ) from None
-    return control
 
 
 def _wait_until_freed(tensor: torch.Tensor) -> None:

@@ -33,7 +33,7 @@ KEY_S = 10.0  # seconds after which a key that rank 0 has written must be there 
 PREFIX = "clusterdp-agent/"
 # The variables by which the processes of a job are found. With RANK, the agent would be taken for a rank.
 MARKS = ("SLURM_JOB_ID", "SLURMD_NODENAME", "CLUSTERDP_RUN_DIR")
-START = "import sys; sys.path.insert(0, sys.argv[1]); from clusterdp.batch.nodes.agent import main; main()"
+START = "import sys; sys.path.insert(0, sys.argv[1]); from clusterdp.train.hang.node_watch import main; main()"
 
 
 def connect(store: Store, place: Rendezvous, key_file: Path | None, limit_s: float) -> socket.socket:
@@ -110,11 +110,12 @@ def _start(
 
 
 def _node() -> str:
-    """Returns a name that only ranks have in common which can reach one abstract unix socket. It begins with the
-    node's."""
+    """Returns a name that only ranks have in common which can reach one abstract unix socket, and see each other's
+    processes. It begins with the node's."""
     names = [os.environ.get("SLURMD_NODENAME") or socket.gethostname()]
     with suppress(OSError):  # macOS
-        names += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/net")]
+        names.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        names += [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]
     return " ".join(names)
 
 

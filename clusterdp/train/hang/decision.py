@@ -1,13 +1,9 @@
-"""Silence: the watcher's actions while its rank is silent.
+"""Decision: whether the silence of ranks is a hang, from their notes, in the agent of the root.
 
-    after hang_after_s           writes a note: its rank's position, stacks and state; again after each hang_after_s
-    the first rank's watcher     (of the ranks with a note) waits for the other notes; if they show a hang, writes the
-                                 report, the event `hang`, and some lines to its rank's log
-    after twice hang_after_s     the first rank's watcher writes the file `hung` and kills its rank; with
-                                 on_hang: restart already at the report, with on_hang: report never
-    the file `hung` exists       each watcher kills its rank, which may be stopped or hold the GIL
-
-When its rank makes progress again, the watcher deletes its note.
+the first rank's note        (of the ranks with a note) waits for the others' notes, as old as its own; if they show
+                             a hang, writes the report, the event `hang`, and some lines to the log of rank 0
+its second note, after       writes the file `hung`, and ends all ranks; with on_hang: restart already at the
+twice hang_after_s           report, with on_hang: report never
 """
 
 from __future__ import annotations
@@ -15,140 +11,84 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clusterdp.rundir import Ledger, RunDir, write_durably
 from clusterdp.slurm import hostlist
-from clusterdp.slurm.env import SlurmEnv
-from clusterdp.train.hang.note import Note, leave_hung, read_note, read_notes
-from clusterdp.train.hang.page import END, PHASE, PROGRAM, STEP
-from clusterdp.train.hang.watched_rank import DUMP_S, TIMED_OUT
-from clusterdp.train.output.say import say
+from clusterdp.train.hang.note import Note
+from clusterdp.train.hang.page import END, PROGRAM
+from clusterdp.train.hang.watched_rank import DUMP_S, WatchOrder
 from clusterdp.wording import counted, duration, some_of, table
-
-if TYPE_CHECKING:
-    from clusterdp.train.hang.watcher import Watcher
 
 MANY = 64  # in a report with more ranks than this, ranks at the same place share a line
 
 
-class Silence:
-    """The silence of a rank, from hang_after_s on. look() is called repeatedly while the silence lasts."""
+class Decision:
+    """order: of any rank of the root's node. say: prints a line to the log of rank 0. end: kills all ranks, with the
+    reason. look() is called each pause_s."""
 
-    def __init__(self, watcher: Watcher):
-        self.watcher, self.task, self.rank = watcher, watcher.task, watcher.rank
-        self.has_killed = False
-        self._attempt = RunDir(Path(self.task.run_dir)).attempt(self.task.attempt)
-        self._file = self._attempt.hang_note(self.task.rank)
-        self._round = 0  # seconds of silence at the last note, divided by hang_after_s and rounded down
-        self._next_note = 0.0  # seconds of silence before the next note
-        self._noted = 0.0
-        self._dump_s = 0.0  # seconds that a dump of the flight recorder may take
-        self._decide_at: float | None = None
-        self._look_for_end_at = 0.0
+    def __init__(
+        self,
+        order: WatchOrder,
+        say: Callable[[str], None],
+        end: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.order, self.say, self.end, self.clock = order, say, end, clock
+        self._run = RunDir(Path(order.run_dir))
+        self._attempt = self._run.attempt(order.attempt)
+        self._notes: dict[int, Note] = {}
+        self._noted = 0.0  # when the first rank's note came
+        self._at: float | None = None  # time of the decision
         self._reported: Behind | None = None
 
-    @property
-    def pause_s(self) -> float:
-        """Seconds between two checks of the shared file system."""
-        return min(5.0, max(0.1, self.watcher.hang_after_s / 40))
+    def take(self, rank: int, note: Note | None) -> None:
+        """Takes the note of a silent rank; None if it makes progress again."""
+        if note is None:
+            self._notes.pop(rank, None)
+            return
+        if not self._notes:
+            with suppress(OSError):  # the batch program gives the ranks more time to end if the folder exists
+                self._attempt.hang_folder.mkdir(parents=True, exist_ok=True)
+        self._notes[rank] = note
+        if rank == min(self._notes):
+            self._noted = self.clock()
+            self._at = self._noted if rank == 0 else self._noted + 2 * _patience_s(note, self.order)
 
     @property
-    def patience_s(self) -> float:
-        """Seconds to wait for missing notes. Without restart.hang_after_s, each watcher derives its limit from the step
-        times of its own rank; therefore one watcher may write its note later than another."""
-        share = 2 if self.task.hang_after_s is None else 20
-        return max(3.0 + self._dump_s, self.watcher.hang_after_s / share)  # writing the stacks may take 2 s
+    def pause_s(self) -> float | None:
+        """Seconds until the next look; None if no decision is due."""
+        return None if self._at is None else max(0.0, self._at - self.clock())
 
     def look(self) -> None:
-        now = self.watcher.now
-        if self.watcher.silent_s >= TIMED_OUT * self.task.timeout_s:
-            self.keep_dump()  # before NCCL ends the rank, and Slurm the step with this process
-        if self.watcher.silent_s >= self._next_note:
-            self._leave_note()
-        if self._decide_at is not None and now >= self._decide_at:
-            self._decide()
-        if not self.has_killed and now >= self._look_for_end_at:
-            self._look_for_end_at = now + self.pause_s
-            if self._attempt.hung.exists():
-                self._end("the attempt has hung")
-
-    def is_over(self) -> None:
-        self._file.unlink(missing_ok=True)
-        self.rank.forget_dump()
-
-    def keep_dump(self) -> None:
-        self.rank.keep_dump(self._attempt.flight_record(self.task.node))
-
-    def leave_hung(self) -> None:
-        if not self.has_killed:
-            leave_hung(self._attempt)
-
-    def _leave_note(self) -> None:
-        limit = self.watcher.limit_s
-        self._round = int(self.watcher.silent_s / self.watcher.hang_after_s)
-        due = self.watcher.hang_after_s * (self._round + 1)
-        self._next_note = min(due, limit) if self.watcher.silent_s < limit else due
-        try:
-            self._note(limit).write(self._file)
-        except OSError as error:
-            say(f"clusterdp: {self._file}: {error.strerror}. The report of a hang will lack this rank.")
-        self._noted = self.watcher.now
-        self._decide_at = self.watcher.now if self.task.rank == 0 else self.watcher.now + 2 * self.patience_s
-
-    def _note(self, limit: float) -> Note:
-        deadline, dumped = time.monotonic() + DUMP_S, self.rank.request_dump()
-        stack, children = self.rank.stacks()
-        record = self.rank.flight_record(dumped, deadline) if dumped is not None else None
-        self._dump_s = 0.0 if dumped is None else DUMP_S
-        before, now = self.watcher.cpu_s, self.rank.cpu_s()
-        return Note(
-            rank=self.task.rank,
-            node=self.task.node,
-            pid=self.task.pid,
-            thread=self.task.thread,
-            step=self.watcher.seen[STEP],
-            phase=self.watcher.phase,
-            order=self.watcher.seen[PHASE],
-            silent_s=self.watcher.silent_s,
-            limit_s=limit,
-            round=self._round,
-            state=self.rank.state(),
-            wchan=self.rank.wchan(),
-            cpu_s=now - before if now is not None and before is not None else None,
-            stack=stack,
-            children=children,
-            collective=record.collective if record else "",
-            pending=record.pending if record else None,
-        )
-
-    def _decide(self) -> None:
-        """Decides whether the silence is a hang. The first rank with a note decides, after waiting for other notes."""
-        self._decide_at = None
-        if any(read_note(self._attempt.hang_note(rank)) for rank in range(self.task.rank)):
-            return  # only one rank reads all notes: a shared file system does not serve n ranks that each read n notes
-        notes = read_notes(self._attempt.hang_notes)
-        if not notes or notes[0].rank != self.task.rank:
+        """Decides whether the silence is a hang, when all notes have come, or after a while."""
+        now = self.clock()
+        if self._at is None or now < self._at:
             return
-        complete = len(notes) == self.task.world_size and all(note.round >= self._round for note in notes)
-        if not complete and self.watcher.now - self._noted < self.patience_s:
-            self._decide_at = self.watcher.now + self.pause_s
+        self._at = None
+        if not self._notes:
             return
-        behind = find_behind(notes, self.task.world_size)
+        notes = [self._notes[rank] for rank in sorted(self._notes)]
+        first = notes[0]
+        complete = len(notes) == self.order.world_size and all(note.round >= first.round for note in notes)
+        if not complete and now - self._noted < _patience_s(first, self.order):
+            self._at = now + min(5.0, max(0.1, first.hang_after_s / 40))
+            return
+        behind = find_behind(notes, self.order.world_size)
         if not behind.is_hang(notes):
             return
         ends = self._ends(behind, notes)
         if ends or self._reported != behind:
             self._report(behind, notes, ends)
         if ends:
-            self._end("it is the attempt's end as hung")
+            self.end(f"the attempt has hung{self._see()}")
 
     def _ends(self, behind: Behind, notes: list[Note]) -> bool:
-        """Returns whether the watcher ends the attempt now, because of the hang."""
-        if self.task.on_hang is not None:
-            return self.task.on_hang == "restart"
+        """Returns whether the attempt ends now, because of the hang."""
+        if self.order.on_hang is not None:
+            return self.order.on_hang == "restart"
         return self._reported is not None and not behind.may_end(notes)  # the hang was reported hang_after_s ago
 
     def _report(self, behind: Behind, notes: list[Note], ends: bool) -> None:
@@ -164,35 +104,36 @@ class Silence:
             if ends:
                 write_durably(self._attempt.hung, where + "\n")
         except OSError as error:
-            say(f"clusterdp: {self._attempt.path}: {error.strerror}. What it lacks of the hang is in this log.")
-        say(f"clusterdp: no sign of progress for {self.watcher.silent_s:.0f} s: {said}.")
-        say(f"clusterdp: stacks and states of all ranks: {self._attempt.hang}")
+            self.say(f"clusterdp: {self._attempt.path}: {error.strerror}. What it lacks of the hang is in this log.")
+        self.say(f"clusterdp: no sign of progress for {notes[0].silent_s:.0f} s: {said}.")
+        self.say(f"clusterdp: stacks and states of all ranks: {self._attempt.hang}")
         if not ends:
-            say(f"clusterdp: {self._what_next(behind, notes)}")
+            self.say(f"clusterdp: {self._what_next(behind, notes)}")
 
     def _write_event(self, behind: Behind, notes: list[Note], where: str, said: str) -> None:
         mine = behind.among(notes)
         about = {"step": min(note.step for note in mine), "phase": mine[0].phase, "reason": said}
-        ledger = Ledger(RunDir(Path(self.task.run_dir)), self.task.attempt, f"hang{self.task.rank}")
-        ledger.write("hang", ranks=list(behind.ranks), nodes=where, **about)
+        Ledger(self._run, self.order.attempt, "hang").write("hang", ranks=list(behind.ranks), nodes=where, **about)
 
     def _what_next(self, behind: Behind, notes: list[Note]) -> str:
-        if self.task.on_hang == "report" or behind.may_end(notes):
-            return f"the attempt goes on until a collective has waited {self.task.timeout_s:.0f} s (train.timeout_s)"
-        return f"the attempt ends as hung if that lasts for {self.watcher.hang_after_s:.0f} s more (restart.on_hang)"
+        if self.order.on_hang == "report" or behind.may_end(notes):
+            return f"the attempt goes on until a collective has waited {self.order.timeout_s:.0f} s (train.timeout_s)"
+        return f"the attempt ends as hung if that lasts for {notes[0].hang_after_s:.0f} s more (restart.on_hang)"
 
     def _node_of(self, rank: int) -> str:
         """Returns the node of a rank that has left no note."""
-        nodes = hostlist.expand(SlurmEnv.read().nodelist or "")
-        place = rank // self.task.local_world_size
+        nodes = hostlist.expand(self.order.nodelist)
+        place = rank // self.order.local_world_size
         return nodes[place] if place < len(nodes) else "an unknown node"
 
-    def _end(self, why: str) -> None:
-        see = f"; see {self._attempt.hang}" if self._attempt.hang.exists() else ""  # the report may be missing
-        say(f"clusterdp: ending rank {self.task.rank}: {why}{see}")
-        self.has_killed = True
-        self.keep_dump()
-        self.rank.kill()
+    def _see(self) -> str:
+        return f"; see {self._attempt.hang}" if self._attempt.hang.exists() else ""  # the report may be missing
+
+
+def _patience_s(note: Note, order: WatchOrder) -> float:
+    """Seconds to wait for missing notes. Without restart.hang_after_s, each watcher derives its limit from the step
+    times of its own rank; therefore one watcher may send its note later than another."""
+    return max(3.0 + DUMP_S, note.hang_after_s / (2 if order.hang_after_s is None else 20))  # stacks may take 2 s
 
 
 def sentence(behind: Behind, notes: Sequence[Note], node_of: Callable[[int], str]) -> str:
