@@ -28,7 +28,7 @@ from clusterdp.errors import ConfigError, RendezvousError
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, SharedFlags, StopSignal, settle_buckets, worker
 from clusterdp.train.process.attempt import start_group
 from clusterdp.train.ranks import node_agent
-from clusterdp.train.ranks.peers import leave_now
+from clusterdp.train.ranks.control import leave_now
 from clusterdp.train.ranks.shared_flags import Agreed
 from clusterdp.train.settings import WorkerSettings
 
@@ -64,14 +64,15 @@ def one_dies_before_a_barrier(run: str, victim: int) -> None:
     """The time limit of collectives is far beyond the patience of a test."""
     settings = WorkerSettings(run_dir=Path(run), attempt="7.0", train=TrainConfig(backend="gloo", timeout_s=600.0))
     with StopSignal() as stop:
-        group, peers, _ = start_group(settings, stop)
+        group, _ = start_group(settings, stop)
+        assert group.control is not None
         group.agree(0)
         if dist.get_rank() == victim:
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             dist.barrier()
         except RuntimeError as error:
-            peers.tell(str(error))
+            group.control.fail(str(error))
             leave_now(3)
 
 

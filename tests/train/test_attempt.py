@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import read_events
 from clusterdp.train.process.attempt import follows, report_failure
-from clusterdp.train.ranks.peers import PeerWatch
 from docs.tools.failure_examples import EXAMPLES
 from tests.ports import free_port
 from tests.train import programs
@@ -316,17 +317,17 @@ def test_attribute_error_stops_the_run_only_before_the_first_save(tmp_path: Path
 def test_report_failure_ignores_sigchld_of_a_dead_loader_worker() -> None:
     """Torch's handler of SIGCHLD would raise in the wait for another rank's failure."""
 
-    class Peers(PeerWatch):
-        def first_failure(self, *, is_certain: bool = False) -> str | None:
-            os.kill(os.getpid(), signal.SIGCHLD)
-            return super().first_failure(is_certain=is_certain)
+    def first_failure(is_certain: bool) -> None:
+        os.kill(os.getpid(), signal.SIGCHLD)
+
+    group: Any = SimpleNamespace(control=SimpleNamespace(first_failure=first_failure, fail=lambda said: None))
 
     def raise_it(number: int, frame: object) -> None:
         raise RuntimeError("DataLoader worker (pid 77) is killed by signal: Killed.")
 
     before = signal.signal(signal.SIGCHLD, raise_it)
     try:
-        assert report_failure(ValueError("a bad sample"), Peers(None, 0, "7.0"), None) == 1
+        assert report_failure(ValueError("a bad sample"), group, None) == 1
     finally:
         signal.signal(signal.SIGCHLD, before)
 

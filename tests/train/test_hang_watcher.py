@@ -26,7 +26,6 @@ TASK = WatchOrder(
     nodelist="n[1-2]",
     pid=0,
     thread=0,
-    stacks_signal=0,
     hang_after_s=None,
     on_hang=None,
     timeout_s=1800.0,

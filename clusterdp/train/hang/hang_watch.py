@@ -46,7 +46,6 @@ def prepare(
         nodelist=slurm.nodelist or "",
         pid=os.getpid(),
         thread=threading.main_thread().ident or 0,
-        stacks_signal=STACKS_SIGNAL,
         hang_after_s=restart.hang_after_s,
         on_hang=restart.on_hang,
         timeout_s=timeout_s,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterdp import procfs
+from clusterdp.batch.beside import STACKS_SIGNAL
 from clusterdp.train.hang import flight_record
 from clusterdp.train.hang.page import BYTES
 
@@ -37,7 +38,6 @@ class WatchOrder(NamedTuple):
     nodelist: str  # of the job, in the order of the ranks
     pid: int
     thread: int
-    stacks_signal: int  # the signal that makes the rank write its stacks to its file; 0: there is no such signal
     hang_after_s: float | None  # None: the watcher derives the limit from the duration of the steps
     on_hang: str | None
     timeout_s: float
@@ -121,15 +121,11 @@ class WatchedRank:
             return 0.0
 
     def _stack(self, pid: int, answer_s: float = ANSWER_S) -> str:
-        number, fd = self.order.stacks_signal, self._stacks
-        if (
-            not number
-            or procfs.state(pid) in ("T", "t", "Z", "X")
-            or not (MACOS or procfs.disposition(pid, number) == "handled")
-        ):
+        fd, is_ready = self._stacks, MACOS or procfs.disposition(pid, STACKS_SIGNAL) == "handled"
+        if not STACKS_SIGNAL or procfs.state(pid) in ("T", "t", "Z", "X") or not is_ready:
             return ""
         begin = os.fstat(fd).st_size
-        os.kill(pid, number)
+        os.kill(pid, STACKS_SIGNAL)
         deadline, size = time.monotonic() + answer_s, begin
         while time.monotonic() < deadline:
             time.sleep(0.02)

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from clusterdp.train.job import JobHandle
     from clusterdp.train.ranks.claim import Claim
     from clusterdp.train.ranks.group import Group
-    from clusterdp.train.ranks.peers import PeerWatch
 
 ENTRY_EXIT = 2
 # Errors that would occur again on another node: a run without a checkpoint would fail at the same line, after another
@@ -117,7 +116,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Outcome:
+def _refuse(run_dir: Path, group: Group | None = None) -> Outcome:
     """Ends the run because of a mistake that another attempt would repeat. Each rank finds the mistake itself. Rank 0
     writes the outcome."""
     ending = Outcome("stop", "entry", exit_code=ENTRY_EXIT)
@@ -133,22 +132,22 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Outcome:
             say(f"clusterdp: {error}", error=True)
         return ending
     # srun kills the other ranks when one ends with an error: rank 0 may be slower, and needs time to write.
-    deadline = time.monotonic() + (WAIT_FOR_RANK_0_S if peers else WAIT_FOR_OUTCOME_S)
+    deadline = time.monotonic() + (WAIT_FOR_RANK_0_S if group else WAIT_FOR_OUTCOME_S)
     while not outcome.exists() and time.monotonic() < deadline:
-        if peers and peers.first_failure():  # another rank has waited long enough, and is exiting
+        if group and group.control and group.control.failure:  # another rank has waited long enough, and is exiting
             break
         time.sleep(0.05 + slurm.world_size / 5000)  # longer with more ranks, because all check the same file
     return ending
 
 
-def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None = None) -> int:
+def refuse(error: ClusterdpError, run_dir: Path | None, group: Group | None = None) -> int:
     """Reports the error. A mistake that another attempt would repeat ends the run. Returns the exit code."""
     say(f"clusterdp: {error}", error=True)
-    if peers is None and run_dir is not None:
+    if group is None and run_dir is not None:
         _note_mistake(error, run_dir)
     final = isinstance(error, (EntryError, StateError)) and not isinstance(error, ReplicasDiffer)
     if run_dir and (final or (isinstance(error, (ConfigError, ReplicasDiffer)) and not _has_saved(run_dir))):
-        _refuse(run_dir, peers)
+        _refuse(run_dir, group)
     return error.exit_code
 
 
@@ -161,13 +160,13 @@ def run_function(
     """Runs the user's function. Collective from the rendezvous to the end. After a crash, run_function() does not
     return. failed: called with the arguments of fail(), instead of it, by launch(), which has no batch program to act
     on a hang, either."""
-    group, peers, attempt = start_group(settings, stop, watched=failed is None)
+    group, attempt = start_group(settings, stop, watched=failed is None)
     if settings.entry:
         say(first_line(group))
     try:
-        ending = _run_in_group(function, settings, stop, group, attempt, peers)
+        ending = _run_in_group(function, settings, stop, group, attempt)
     except BaseException as error:
-        (failed or fail)(error, peers, settings.run_dir)
+        (failed or fail)(error, group, settings.run_dir)
     group.close()
     return ending
 
@@ -184,14 +183,14 @@ def first_line(group: Group) -> str:
     return f"clusterdp: rank {place.rank} of {place.world_size} on {node}, {device}; {versions}"
 
 
-def start_group(settings: WorkerSettings, stop: StopSignal, *, watched: bool = True) -> tuple[Group, PeerWatch, str]:
+def start_group(settings: WorkerSettings, stop: StopSignal, *, watched: bool = True) -> tuple[Group, str]:
     """Meets the other ranks, seeds, and agrees on the attempt's name. Collective. If the ranks cannot meet, exits.
     watched: whether the nodes' agents watch the ranks for a hang. They do so only in a job: a program that is run by
     hand may be in a debugger."""
     from clusterdp.rundir.names import new_local_attempt
     from clusterdp.train.hang import hang_watch
+    from clusterdp.train.ranks.control import leave_now
     from clusterdp.train.ranks.group import Group, seed_everything  # loads torch
-    from clusterdp.train.ranks.peers import PeerWatch, leave_now
 
     slurm = SlurmEnv.read()
     if slurm.rank == 0:
@@ -217,7 +216,9 @@ def start_group(settings: WorkerSettings, stop: StopSignal, *, watched: bool = T
         leave_now(refuse(error, settings.run_dir))
     seed_everything(settings.train.seed, place.rank, deterministic=settings.train.deterministic)
     attempt = settings.attempt or str(group.gather(attempt)[0])
-    return group, PeerWatch(group.control, place.rank, attempt).start(), attempt
+    if group.control is not None:
+        group.control.end_with_others()
+    return group, attempt
 
 
 def _ask_end(job: str) -> float | None:
@@ -232,7 +233,6 @@ def _run_in_group(
     stop: StopSignal,
     group: Group,
     attempt: str,
-    peers: PeerWatch,
 ) -> Outcome:
     from clusterdp.train.job import JobHandle
     from clusterdp.train.ranks.claim import Claim
@@ -249,7 +249,6 @@ def _run_in_group(
     else:
         claim = Claim.take(run.claims, attempt, os.urandom(4).hex()) if run and first else None
         job = JobHandle(settings, group, stop, attempt, claim)
-        peers.step = partial(getattr, job, "step")
         page.enter(page.PROGRAM)
         ending = _call(function, job)
     page.enter(page.END)
@@ -262,7 +261,6 @@ def _run_in_group(
     if run is not None and first:
         write_outcome(run.attempt(attempt).outcome, ending, min(LONGEST_WAIT_S, group.timeout.total_seconds() / 2))
     group.agree(0)  # all ranks stay until the outcome is written: srun may end the other tasks when one ends
-    peers.stop()
     return ending
 
 
@@ -366,12 +364,13 @@ def follows(error: BaseException) -> bool:
     return any(isinstance(each, RuntimeError) and LOST_CONNECTION.search(str(each)) for each in chain)
 
 
-def note_error(said: str, peers: PeerWatch, run_dir: Path | None) -> None:
+def note_error(said: str, group: Group, run_dir: Path | None) -> None:
     """Writes node, step, message and rank for the batch script, which compares node, step and message with those of
     other attempts. Only the first rank to fail writes the note. If that rank was killed, or if the disk is full, there
     is no note."""
     if run_dir is not None:
-        _write_note(said, peers.rank, peers.step(), run_dir)
+        step = page.current()[page.STEP] if page.current()[page.FIRST] >= 0 else None
+        _write_note(said, group.rendezvous.rank, step, run_dir)
 
 
 def _note_mistake(error: ClusterdpError, run_dir: Path) -> None:
@@ -392,25 +391,26 @@ def _write_note(said: str, rank: int, step: int | None, run_dir: Path) -> None:
         file.write(f"{node}\n{'' if step is None else step}\n{said}\n{rank}\n")
 
 
-def _tell_of_timeout(peers: PeerWatch, run_dir: Path | None) -> None:
+def _tell_of_timeout(run_dir: Path | None) -> None:
     """Reports the time-out. The attempt counts as hung, even if no watcher has reported a hang yet."""
     say(
         "clusterdp: time-out of a collective: another rank did not come to it within train.timeout_s. The attempt ends "
         "as hung.",
         error=True,
     )
-    if run_dir is not None:
-        leave_hung(RunDir(run_dir).attempt(peers.attempt))
+    attempt = WorkerSettings.bare({}).attempt
+    if run_dir is not None and attempt is not None:
+        leave_hung(RunDir(run_dir).attempt(attempt))
 
 
-def fail(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> NoReturn:
+def fail(error: BaseException, group: Group, run_dir: Path | None) -> NoReturn:
     """Ends this rank, and reports its failure to the others, so that they do not wait for it."""
-    from clusterdp.train.ranks.peers import leave_now
+    from clusterdp.train.ranks.control import leave_now
 
-    leave_now(report_failure(error, peers, run_dir))
+    leave_now(report_failure(error, group, run_dir))
 
 
-def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> int:
+def report_failure(error: BaseException, group: Group, run_dir: Path | None) -> int:
     """Reports why this rank fails: to its log, to the other ranks, and to the batch script. Returns the exit code."""
     from clusterdp.train.data.loader_defaults import dead_worker, in_a_line
 
@@ -420,19 +420,21 @@ def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None)
     if worker := dead_worker(error):
         error = ClusterdpError(worker)
     # after another rank's failure, ours is most likely a broken connection
-    first_failure = peers.first_failure(is_certain=follows(error))
+    control = group.control
+    first_failure = control.first_failure(is_certain=follows(error)) if control is not None else None
     said = in_a_line(error)[:300]
     if isinstance(error, ClusterdpError):
-        refuse(error, run_dir, peers)  # comes before peers.tell(), after which the other ranks end within a second
+        refuse(error, run_dir, group)  # comes before control.fail(), after which the other ranks end within a second
     else:
         say("".join(traceback.format_exception(error)).rstrip("\n"), error=True)
         if isinstance(error, BUGS) and not first_failure and run_dir is not None and not _has_saved(run_dir):
-            _refuse(run_dir, peers)
-    peers.tell(said)
+            _refuse(run_dir, group)
+    if control is not None:
+        control.fail(said)
     if COLLECTIVE_TIMEOUT.search(str(error)):
-        _tell_of_timeout(peers, run_dir)
+        _tell_of_timeout(run_dir)
     elif not first_failure and not follows(error):
-        note_error(said, peers, run_dir)
+        note_error(said, group, run_dir)
     if first_failure and first_failure.partition(": ")[2] != said:  # not if all ranks found the same error
         say(f"clusterdp: this follows from another rank's failure: {first_failure}", error=True)
     if isinstance(error, ClusterdpError):

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TextIO
 
 from clusterdp.errors import ClusterdpError, EntryError, RunError, TrainError
-from clusterdp.train.ranks.peers import leave_now
+from clusterdp.train.ranks.control import leave_now
 from clusterdp.train.ranks.stop import REASONS, STOPPED_EXIT, StopSignal
 
 

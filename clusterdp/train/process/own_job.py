@@ -57,7 +57,7 @@ def _own_job() -> JobHandle:
         sys.exit(ENTRY_EXIT)
     except ClusterdpError as error:
         sys.exit(refuse(error, WorkerSettings.bare({}).run_dir))
-    group, peers, attempt = start_group(settings, stop)
+    group, attempt = start_group(settings, stop)
     rank, world_size = group.rendezvous.rank, group.rendezvous.world_size
     job: JobHandle | None = None
 
@@ -74,9 +74,9 @@ def _own_job() -> JobHandle:
         if job and isinstance(error, ClaimLost) and settings.run_dir is not None and rank == 0:
             write_outcome(RunDir(settings.run_dir).attempt(attempt).outcome, Outcome("overtaken", "claim", job.step))
         if world_size > 1:
-            fail(error, peers, settings.run_dir)
+            fail(error, group, settings.run_dir)
         if isinstance(error, ClusterdpError):
-            sys.exit(report_failure(error, peers, settings.run_dir))
+            sys.exit(report_failure(error, group, settings.run_dir))
         before(kind, error, at)
 
     before, sys.excepthook = sys.excepthook, end
@@ -84,7 +84,6 @@ def _own_job() -> JobHandle:
     if settings.run_dir is not None and rank == 0:
         claim = Claim.take(RunDir(settings.run_dir).claims, attempt, os.urandom(4).hex())
     job = JobHandle(settings, group, stop, attempt, claim)
-    peers.step = lambda: job.step
     if settings.run_dir is not None:  # else the program is on somebody's terminal, or in a notebook
         say(first_line(group))
     page.enter(page.PROGRAM)
@@ -94,7 +93,6 @@ def _own_job() -> JobHandle:
         page.enter(page.END)
         job.record.time.tell()
         job.metrics.close()
-        peers.stop()
         group.close()
 
     return job

@@ -33,7 +33,7 @@ LOADED = (
     "clusterdp.train.loop.save_schedule",
     "clusterdp.train.parallel.strategy",
     "clusterdp.train.process.attempt",
-    "clusterdp.train.ranks.peers",
+    "clusterdp.train.ranks.group",
 )
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "LD_")
 MEET_S = 300.0  # limit of the seconds in which ranks from reserve meet: their nodes have just run the program

@@ -3,26 +3,34 @@
 The agents (batch/nodes/agent.py) carry what all ranks send. A rank has one socket, whatever the number of ranks. The
 main thread starts each exchange, on all ranks in the same order. A thread reads the results, and waits in the kernel.
 Once a second it looks whether the agent is stopped.
+
+A second thread ends this rank when another one fails. Gloo notices the closed connections of a dead rank at the next
+collective. NCCL does not notice them on every transport: the other ranks would wait in a kernel until NCCL's timeout. A
+rank that loads data for minutes notices nothing.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from clusterdp import procfs
 from clusterdp.batch.nodes.messages import BEAT_S, ENTRY, LATE_S, LONG, MISSED, RANK, Kind, message, split
+from clusterdp.train.output.say import say
 
 MOST = 400  # characters of the text of a failure
+GRACE_S = 1.0  # seconds in which the main thread may report a failure itself
 NEWS_S = 2.0  # seconds in which the agents pass on that a rank has failed, at most
 
 
@@ -31,15 +39,14 @@ class LostRanks(RuntimeError):
 
 
 class Control:
-    """failure: the first failure, such as `rank 3: ValueError: ...`; None if there is none. on_failure: called in a
-    thread when it is known. watch: of hang_watch.prepare()."""
+    """failure: the first failure, such as `rank 3: ValueError: ...`; None if there is none. watch: of
+    hang_watch.prepare()."""
 
     def __init__(
         self, line: socket.socket, rank: int, world_size: int, timeout_s: float, watch: tuple[Any, Any] | None = None
     ):
         self.rank, self.world_size = rank, world_size
         self.failure: str | None = None
-        self.on_failure: Callable[[], None] = lambda: None
         self._left: int | None = None  # a rank that has ended in order
         self._line, self.timeout_s = line, timeout_s
         line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s), 0))
@@ -50,7 +57,7 @@ class Control:
         # rank waits for others.
         self._news = threading.Lock()
         self._known = threading.Event()  # set with `failure`
-        self._is_closed = False
+        self._closed = threading.Event()
         if watch is None:
             self._send(Kind.HELLO, 0, RANK.pack(rank))
         else:
@@ -102,14 +109,24 @@ class Control:
         with suppress(OSError):  # the agent is gone, and so are the ranks of this node
             self._line.sendall(message(Kind.FAILED, 0, RANK.pack(self.rank) + said[:MOST].encode(errors="replace")))
 
-    def await_failure(self, seconds: float) -> str | None:
-        """Returns the first failure. Waits for it up to `seconds`."""
-        self._known.wait(seconds)
+    def first_failure(self, *, is_certain: bool = False) -> str | None:
+        """Returns the first failure; None if there is none. is_certain: there is one, and is waited for."""
+        self._known.wait(NEWS_S if is_certain else 0.0)
         return self.failure
+
+    def end_with_others(self) -> None:
+        """From now on, ends this rank when another fails."""
+        threading.Thread(target=self._end_with_others, daemon=True).start()
+
+    def _end_with_others(self) -> None:
+        self._known.wait()
+        if not self._closed.wait(GRACE_S):
+            say(f"clusterdp: ending rank {self.rank}, because another failed: {self.failure}", error=True)
+            leave_now(1)  # the main thread may be blocked in C for ever
 
     def close(self) -> None:
         """Leaves the others, after which this rank takes part in no exchange."""
-        self._is_closed = True
+        self._closed.set()
         with suppress(OSError):
             self._line.sendall(message(Kind.LEFT, 0, RANK.pack(self.rank)))
             self._line.shutdown(socket.SHUT_RDWR)  # what is sent already is read
@@ -174,11 +191,22 @@ class Control:
             self._news.release()
 
     def _note(self, rank: int, said: str) -> None:
-        if self.failure is None and not self._is_closed:
+        if self.failure is None and not self._closed.is_set():
             self.failure = f"rank {rank}: {said}"
             self._known.set()
             self._wake()
-            self.on_failure()
+
+
+def leave_now(code: int) -> NoReturn:
+    """Kills the DataLoader workers and ends this process without teardown, which could wait for ranks that are gone.
+    The kernel then closes the process's sockets, and gloo on the other ranks notices the closed connections.
+    """
+    for child in multiprocessing.active_children():
+        child.kill()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def plain(text: str) -> str:

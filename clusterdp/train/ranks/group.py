@@ -76,7 +76,7 @@ class Group:
         backend: the name of torch's backend, or one backend for each device type; default: `cpu:gloo,cuda:nccl` if each
         rank has its own GPU, else gloo. meet_s: limit of the seconds of the rendezvous, if it is below timeout_s. lazy:
         whether more than MESH_RANKS ranks connect when they first exchange data, not each with each at the start. If a
-        rank dies, a rank that waits for its connection may wait for five times timeout_s: PeerWatch must end it.
+        rank dies, one that waits for its connection may do so for five times timeout_s, and must be ended.
         key_file: where rank 0 writes the key of the job's agents, in a folder that all nodes share; without it, the key
         is in the store, which anybody on the network can read. watch: of hang_watch.prepare()."""
         slurm, timeout = SlurmEnv.read(), timedelta(seconds=timeout_s)
