@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from clusterdp.rundir import Attempt, RunDir, read_events
 from clusterdp.train.hang import page as phases
 from clusterdp.train.hang.decision import Decision
+from clusterdp.train.hang.node_watch import NodeWatch
 from clusterdp.train.hang.note import Note
 from clusterdp.train.hang.page import BACKWARD, DATA, EVALUATION, FIRST, PHASE, SAVE, SIGNS, STEP, STEP_BODY
 from clusterdp.train.hang.watched_rank import WatchOrder
@@ -280,3 +282,17 @@ def test_message_of_an_ended_hung_rank_names_the_report_only_if_written(
     scene.passes(103)
     (said,) = scene.ended
     assert said == "the attempt has hung" + (f"; see {scene.attempt.hang}" if reported else "")
+
+
+def test_hung_rank_is_killed_after_its_dump_is_kept() -> None:
+    """Slurm ends the step, and the agent with it, as soon as its ranks have ended."""
+    watch, done = NodeWatch(), list[str]()
+    rank: Any = SimpleNamespace(
+        **{name: lambda *_, name=name: done.append(name) for name in ("say", "keep_dump", "kill")}
+    )
+    watcher: Any = SimpleNamespace(rank=rank)
+    watch._watchers[0] = watcher
+    watch._kill("the attempt has hung")
+    for line in (watch.line, watch._line):
+        line.close()
+    assert done == ["say", "keep_dump", "kill"]

@@ -98,6 +98,7 @@ class NodeWatch:
     def _kill(self, why: str) -> None:
         for rank, watcher in [*self._watchers.items()]:
             watcher.rank.say(f"clusterdp: ending rank {rank}: {why}")
+            watcher.rank.keep_dump()  # before the step, and this process with it, ends
             watcher.rank.kill()
 
 
