@@ -44,7 +44,7 @@ def for_all(config: Config, cluster: str = "local") -> list[str]:
     if config.resources.time is None or config.resources.time in ("UNLIMITED", "INFINITE"):
         given["resources.time"] = TIME
     if config.resources.is_elastic:  # one number, so that the end states of all runs have the same bits
-        given["resources.nodes"] = config.resources.least_nodes
+        given |= {"resources.nodes": config.resources.least_nodes, "restart.grow_after_s": None}
     if config.rehearse.steps is not None:
         given["train.max_steps"] = config.rehearse.steps
     return [f"{key}={json.dumps(value)}" for key, value in given.items()]

@@ -37,6 +37,18 @@ def test_rehearsal_config_disables_notifications_uploads_and_waiting() -> None:
     assert made.resources.time == shortening.TIME
 
 
+def test_growing_range_is_rehearsed_on_its_least_nodes() -> None:
+    made = rehearsed(
+        {
+            "entry": "a.b:c",
+            "resources": {"nodes": "2-8"},
+            "train": {"global_batch_size": 32},
+            "restart": {"grow_after_s": 600},
+        }
+    )
+    assert (made.resources.nodes, made.restart.grow_after_s) == (2, None)
+
+
 def test_rehearse_params_args_and_steps_are_applied_to_the_job() -> None:
     made = rehearsed(
         {
