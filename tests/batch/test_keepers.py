@@ -414,6 +414,22 @@ def test_wordless_node_must_answer_sooner(
     assert (sent, beats.silent) == (["beat"], lost)
 
 
+def test_wordless_node_has_longer_if_the_keepers_take_no_orders(
+    beats: Beats, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Beats, "are_alive", True)
+    monkeypatch.setattr(beats, "_send", lambda line: False)
+    beats.look("n1", "n2", "n3")
+    began, beats.coming = beats.now, []
+
+    def pause(pause_s: float) -> None:
+        beats.now += pause_s
+        beats.coming = ["n1", "n3", *(["n2"] if beats.now > began + 1.3 else [])]  # a late beat
+
+    monkeypatch.setattr(keepers.time, "sleep", pause)
+    assert beats.settled(Record(job), keepers.SILENT_S, ["n2"]) == []
+
+
 def test_keeper_beats_on_an_order(job: Job, tmp_path: Path) -> None:
     with attached(job, tmp_path) as (found, node):
         found._send("beat\n" * 50 + "end")

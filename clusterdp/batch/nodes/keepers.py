@@ -217,7 +217,7 @@ class Keepers:
         while self.are_alive and time.monotonic() < began + seconds + LOOK_S:
             self._look(record)
             mute = [node for node, heard in self._heard.items() if heard <= asked]
-            if time.monotonic() > asked + ANSWER_S and set(wordless).issuperset(mute):
+            if time.monotonic() > self._asked + ANSWER_S and set(wordless).issuperset(mute):
                 self._heard.update(dict.fromkeys(mute, -math.inf))
                 self._look(record)
             silent = self._silent_for(seconds)
