@@ -104,12 +104,15 @@ def test_shell_on_a_terminal_gets_each_key(cluster: Cluster, project: Path, run:
         assert word in seen, seen.decode(errors="replace")
         seen = b""
 
-    until(b"$ " if os.getuid() else b"# ")
+    prompt = b"$ " if os.getuid() else b"# "
+    until(prompt)
     os.write(terminal, b"tty; echo rank-$RANK\r")
     until(b"rank-2")
-    os.write(terminal, b"echo sleeps; sleep 300\r")
+    # One process says it and sleeps: a shell that forks after its own echo may get the signal in between, and waits on.
+    os.write(terminal, b"sh -c 'echo sleeps; exec sleep 300'\r")
     until(b"\nsleeps")
     os.write(terminal, b"\x03")
+    until(prompt)
     os.write(terminal, b"echo woke-$((1 + 1)); exit 7\r")
     until(b"woke-2")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
