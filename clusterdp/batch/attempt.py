@@ -25,7 +25,7 @@ from .nodes import environment
 from .nodes.copies import Copies, write_limit_s
 from .nodes.keepers import BLAMED_S, SILENT_S, Keepers
 from .nodes.placement import Placement
-from .nodes.rendezvous import Ports, address_of, first_host, times_of
+from .nodes.rendezvous import Ports, address_of, first_host, fork_server, times_of
 from .processes import slurm
 from .processes.children import Children
 from .processes.notify import Notify
@@ -243,6 +243,7 @@ class ThisAttempt:
             CLUSTERDP_ATTEMPT=self.job.attempt,
             CLUSTERDP_LOGS=self.job.logs,
             CLUSTERDP_RESUME_STEP=self.from_step,
+            CLUSTERDP_FORK_SERVER=fork_server(self.rules, self.job),
         )
 
     def exported(self) -> List[Tuple[str, str]]:
@@ -280,8 +281,7 @@ class ThisAttempt:
         if not self.setup.failed:
             code = self.step.run(words)
             if code and not self.ending.requeued and self._has_taken_port():
-                # The port was free when it was probed, but is taken now. Therefore the step starts once more, with the
-                # next port.
+                # The port was free when it was probed, and is taken now: the step starts once more, with the next port.
                 port = self.ports.next()
                 self.children.export(MASTER_PORT=port)
                 warn("the port was taken; once more with {}.".format(port))

@@ -1,5 +1,5 @@
-# Sets GLOO_SOCKET_IFNAME in a task, before it becomes the program. gloo uses the interface that the name of this host
-# resolves to, and hangs where that is 127.0.1.1. So this names the interface that leads to MASTER_ADDR.
+# What a task of the ranks' step does before it becomes the program. Sets GLOO_SOCKET_IFNAME: gloo uses the interface that
+# the name of this host resolves to, and hangs where that is 127.0.1.1. So this names the one that leads to MASTER_ADDR.
 # shellcheck shell=bash
 if [ -z "${GLOO_SOCKET_IFNAME-}" ]; then
   address=$MASTER_ADDR name=
@@ -24,3 +24,6 @@ if [ -z "${GLOO_SOCKET_IFNAME-}" ]; then
   esac
   [ -z "$name" ] || export GLOO_SOCKET_IFNAME=$name
 fi
+
+# The ranks of a node come from one process (launch.fork_server).
+[ -z "${CLUSTERDP_FORK_SERVER-}" ] || set -- "$1" -I -S "${0%/*}/batch/nodes/task.py" "$@"

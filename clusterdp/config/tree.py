@@ -127,6 +127,8 @@ class LaunchConfig(Section):
     # Check each node before the ranks start (GPUs, memory, disk, network); requeue to other nodes if a node fails; e.g.
     # `true`
     preflight: bool = False
+    # One process on each node loads torch, and forks the node's ranks of an entry from itself; e.g. `false`
+    fork_server: bool = True
     container: ContainerConfig = field(default_factory=ContainerConfig)
 
 

@@ -15,9 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterdp.batch.nodes.task import unblock
 from clusterdp.errors import ClusterdpError
 from clusterdp.train.output.say import say
-from clusterdp.train.process import reserve
+from clusterdp.train.process import fork_server, reserve
 from clusterdp.train.ranks.stop import STOPPED_EXIT, StopSignal
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ def main(argv: Sequence[str]) -> int:
     """Runs an attempt of a run folder, and returns the exit code. After a crash, main() does not return."""
     stop = StopSignal()
     atexit.register(_skip_last_collection)  # first, and so called last
+    fork_server.enter()
     reserve.wait(stop.install)
+    unblock()
     from clusterdp.train.process import attempt
 
     if len(argv) != 1:

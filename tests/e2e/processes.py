@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from clusterdp import procfs
-from clusterdp.batch.nodes import keeper
+from clusterdp.batch.nodes import keeper, task
 from clusterdp.fakeslurm import FakeCluster
 from clusterdp.storage import MemoryStorage
 from tests.e2e.cluster import Cluster
@@ -46,8 +46,23 @@ def agents_of(run: Run) -> list[int]:
 
 
 def waiting_of(run: Run) -> dict[int, int]:
-    """The process ids of those that wait to become ranks, and have loaded torch."""
-    return {rank: pid for rank, pid in _workers(run) if procfs.name(pid) == "reserve" and len(procfs.threads(pid)) == 1}
+    """The process ids of the tasks that wait to become ranks, by rank, once they, or their fork server, have loaded
+    torch."""
+    tasks, servers = {}, []
+    for pid, variables in processes_of(run).items():
+        if task.RESERVE in variables:
+            if procfs.name(pid) == "reserve":
+                tasks[int(variables["SLURM_PROCID"])] = pid
+            if procfs.name(pid) == "fork-server" or "RANK" in variables:
+                servers.append(pid)
+    are_loaded = all(len(procfs.threads(pid)) == 1 and "libtorch" in procfs.read(pid, "maps") for pid in servers)
+    return tasks if servers and are_loaded else {}
+
+
+def steps_of(run: Run, pids: Iterable[int]) -> set[str]:
+    """The numbers of the srun steps of these processes."""
+    found = processes_of(run)
+    return {found[pid]["SLURM_STEP_ID"] for pid in pids if pid in found}
 
 
 def _workers(run: Run) -> Iterator[tuple[int, int]]:

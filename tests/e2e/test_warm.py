@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.processes import ranks_of, waiting_of
+from tests.e2e.processes import ranks_of, steps_of, waiting_of
 from tests.e2e.run import Run, submit
 from tests.waiting import wait_for
 
@@ -79,9 +79,14 @@ def _kill_when_saved(run: Run, life: int) -> None:
     name = f"{run.job}.0" + (f".{life}" if life else "")
     wait_for("a save", lambda: name in [event["attempt"] for event in run.events("saved")], 60, report=run.account)
     wait_for("the ranks in reserve", lambda: len(waiting_of(run)) == 4, 60, report=run.account)
-    reserve = waiting_of(run)
+    reserve = steps_of(run, waiting_of(run).values())
     os.kill(ranks_of(run)[2], signal.SIGKILL)
-    wait_for("the next attempt", lambda: ranks_of(run) == reserve, 60, report=run.account)
+    wait_for("the next attempt", lambda: _step_of_ranks(run) == reserve, 60, report=run.account)
+
+
+def _step_of_ranks(run: Run) -> set[str]:
+    ranks = ranks_of(run)
+    return steps_of(run, ranks.values()) if len(ranks) == 4 else set()
 
 
 @pytest.mark.slow

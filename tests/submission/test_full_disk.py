@@ -89,7 +89,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("to mount a small disk takes root")
     folder = tmp_path / "run"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("cannot mount a small disk")
     yield folder

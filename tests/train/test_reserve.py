@@ -9,12 +9,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from clusterdp import procfs
-from clusterdp.train.process import reserve
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -113,15 +111,3 @@ def test_rank_to_be_handles_signals_before_torch_is_loaded() -> None:
     with waiting(program) as process:
         said, _ = process.communicate("{}\n")
     assert said == "False\nTrue\n"
-
-
-@pytest.mark.parametrize(("name", "is_marked"), [("OMP_NUM_THREADS", True), ("WANDB_MODE", False)])
-def test_variables_read_at_import_mark_the_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_marked: bool
-) -> None:
-    monkeypatch.setenv(name, "1")
-    with reserve.noting_variables(tmp_path / "7.0"):
-        os.environ[name] = "7"
-    with reserve.noting_variables(None):
-        os.environ[name] = "8"
-    assert (tmp_path / "7.0/cold").exists() is is_marked

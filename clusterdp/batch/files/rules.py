@@ -31,6 +31,7 @@ class Rules(NamedTuple):
     requeue: bool = True
     in_place: bool = False  # whether the job itself starts its step again after a fault; not under submitit
     warm_after_s: Optional[float] = None  # seconds until ranks for the next attempt wait; None: they do not
+    fork_server: bool = False  # whether the ranks of a node are forked from one process (train/process/fork_server.py)
     no_kill: bool = False  # whether the job outlives the loss of its nodes, and so of the script
     copies: bool = False  # whether a keeper on each node holds copies of the state in memory
     keeps_local: bool = False  # whether checkpoints are committed in the run folder, and then copied to checkpoint_url

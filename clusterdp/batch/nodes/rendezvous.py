@@ -1,10 +1,14 @@
-"""Rendezvous: the address and the port at which the ranks meet, and the time at which Slurm will end the job."""
+"""Rendezvous: the address and the port at which the ranks meet, the name of the servers that fork them, and the time at
+which Slurm will end the job."""
 
+import os
 import re
 import socket
+import sys
 from typing import Optional, Tuple
 
-from ..files.job import Job
+from ..files.job import COLD, Job
+from ..files.rules import Rules
 from ..processes.slurm import Slurm
 
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -26,6 +30,15 @@ def address_of(host: str, slurm: Slurm) -> str:
     /etc/hosts, the host's own name has the address 127.0.1.1."""
     said = slurm.children.run(["getent", "ahostsv4", host], err=False).said
     return slurm.address(host) if not said or said.startswith("127.") else host
+
+
+def fork_server(rules: Rules, job: Job) -> Optional[str]:
+    """Returns a name for the fork servers of this attempt; None if its ranks load torch themselves (nodes/task.py), as
+    after an attempt whose program has set variables that torch reads when it is loaded."""
+    if not rules.fork_server or sys.platform != "linux":
+        return None
+    is_cold = any(os.path.exists(os.path.join(job.folder_of(each), COLD)) for each in job.attempts())
+    return None if is_cold else os.urandom(8).hex()
 
 
 class Ports:

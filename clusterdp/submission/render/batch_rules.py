@@ -32,6 +32,7 @@ def rules_of(spec: ScriptSpec, check: str = "") -> dict[str, Any]:
         "requeue": config.restart.requeue,
         "in_place": spec.restarts_in_place,
         "warm_after_s": spec.warm_after_s,
+        "fork_server": spec.has_fork_server,
         "no_kill": spec.no_kill,
         "copies": spec.keeps_copies,
         "keeps_local": bool(config.checkpoint.keep_local),

@@ -145,9 +145,20 @@ class ScriptSpec:
     def warm_after_s(self) -> float | None:
         """The seconds until ranks for the next attempt wait with torch loaded, beside those of an entry; None: never. A
         container, or a program of a template, would start twice on each node."""
+        return self.config.restart.warm_after_s if self.restarts_in_place and self._is_plain else None
+
+    @property
+    def has_fork_server(self) -> bool:
+        """Whether the ranks of a node are forked from one process. Slurm may let each task see other GPUs if the
+        request is for GPUs of a task."""
+        resources, is_ours = self.config.resources, self.config.backend != "submitit" and self._is_plain
+        return self.config.launch.fork_server and is_ours and self.ranks_per_node > 1 and not resources.gpus_per_task
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether each task is an entry's rank, started by our own script outside of a container."""
         launch = self.config.launch
-        is_plain = self.kind == "entry" and not (self.is_torchrun or launch.container.image or launch.template)
-        return self.config.restart.warm_after_s if self.restarts_in_place and is_plain else None
+        return self.kind == "entry" and not (self.is_torchrun or launch.container.image or launch.template)
 
     @property
     def may_lose_nodes(self) -> bool:
