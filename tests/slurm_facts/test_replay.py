@@ -21,7 +21,7 @@ PATIENCE = ["--tolerance", "4"]  # seconds: the machine may be busy with other t
 
 RELEASES = ("22.05", "24.11", "26.05")
 QUICK_OF = {
-    "22.05": ["cancel", "errors", "no-kill-batch-host"],
+    "22.05": ["cancel", "errors", "label-files", "no-kill-batch-host"],
     "24.11": [
         "plain",
         "exits",

@@ -9,7 +9,7 @@ import time
 from ..core.ranges import ranges
 from ..core.step_plan import StepPlan, TaskPlan
 from .memory_limit import OUT_OF_MEMORY
-from .output_files import OpenFailed, OutputFiles
+from .output_files import OpenFailed, OutputFiles, label
 from .srun_connection import SrunConnection
 
 
@@ -23,11 +23,22 @@ class StepMessages:
         if not self._plan.batch:
             self._srun.print(text)
         elif not text.startswith("srun:"):
-            target = self._plan.components[0].stderr or self._plan.components[0].stdout
-            try:
-                os.write(self._files.descriptor(target, self._plan.tasks[0]), (text + "\n").encode())
-            except (OSError, OpenFailed):
-                pass
+            self._log(text.encode())
+
+    def _say_itself(self, text: str) -> None:
+        """Prints a line of slurmstepd, which goes to the stderr of a step's first task, if its lines have labels."""
+        text = f"{name(self._plan)} error: {text}"
+        if self._plan.label and (self._plan.components[0].stderr or self._plan.components[0].stdout).kind == "file":
+            self._log(label(self._plan.tasks[0].rank, 1) + text.encode())
+        else:
+            self.say(text)
+
+    def _log(self, line: bytes) -> None:
+        target = self._plan.components[0].stderr or self._plan.components[0].stdout
+        try:
+            os.write(self._files.descriptor(target, self._plan.tasks[0]), line + b"\n")
+        except (OSError, OpenFailed):
+            pass
 
     def cancelled(self, why: str | None, number: int, details: str = "") -> None:
         """Prints once that the step or job is cancelled, with the reason `why` or the signal. If `why` is None, prints
@@ -43,15 +54,15 @@ class StepMessages:
         if why.startswith("FAILED"):
             how = why
         if details:
-            self.say(f"{name(plan)} error: *** REASON: {details} ***")
-        self.say(f"{name(plan)} error: *** {what} ON {plan.nodes[0]} {how} ***")
+            self._say_itself(f"*** REASON: {details} ***")
+        self._say_itself(f"*** {what} ON {plan.nodes[0]} {how} ***")
 
     def out_of_memory(self) -> None:
         if not self._said_oom:
             self._said_oom = True
             step = f"StepId={self._plan.full_name}"
             some = "Some of the step tasks have been OOM Killed."
-            self.say(f"{name(self._plan)} error: Detected 1 oom_kill event in {step}. {some}")
+            self._say_itself(f"Detected 1 oom_kill event in {step}. {some}")
 
     def aborted(self) -> None:
         if not self._said_aborted:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..core.step_plan import StepPlan, StreamTarget, TaskPlan
 
 CHUNK = 1 << 18  # bytes per read
-LONGEST_LINE = 1 << 16  # bytes; longer lines are sent in pieces
+PIECE = 1024  # bytes; longer lines are passed on in pieces, each with a label and an end of its own
 # Compiled at import, because each slurmstepd is a fresh copy of the fork server, with nothing compiled later.
+PIECES = re.compile(rb"[^\n]{%d}|[^\n]*\n|[^\n]+" % PIECE)
 FIELD = re.compile(r"%(\d*)([a-zA-Z%])")
 LETTER = re.compile(r"(?<!%)%\d*([a-zA-Z])")
 
@@ -90,27 +91,27 @@ class LineBuffer:
 
     def take(self, data: bytes) -> bytes:
         """Adds a task's output. Returns the bytes that can be written now: complete lines, or unbuffered all bytes."""
-        if self._unbuffered and not self._label:
-            return data
+        if self._unbuffered:
+            return self._labelled(data, [data[at : at + PIECE] for at in range(0, len(data), PIECE)])
         data = self._rest + data
         end = data.rfind(b"\n") + 1
-        if len(data) - end > LONGEST_LINE:  # a long line without an end is passed on in pieces
-            end = len(data)
+        end += (len(data) - end) // PIECE * PIECE  # of a long line that has not ended
         self._rest = data[end:]
         return self._labelled(data[:end])
 
     def finish(self) -> bytes:
         rest, self._rest = self._rest, b""
-        return self._labelled(rest + b"\n" if rest and self._label else rest)
+        return self._labelled(rest)
 
-    def _labelled(self, data: bytes) -> bytes:
-        if not self._label or not data:
+    def _labelled(self, data: bytes, reads: Sequence[bytes] = ()) -> bytes:
+        if not self._label:
             return data
-        lines = data[:-1] if data.endswith(b"\n") else data
-        return self._label + lines.replace(b"\n", b"\n" + self._label) + b"\n"
+        pieces = [piece for part in reads or [data] for piece in PIECES.findall(part)]
+        return b"".join(self._label + piece + b"\n"[piece.endswith(b"\n") :] for piece in pieces)
 
 
 def label(rank: int, tasks: int) -> bytes:
+    """Returns the label of a task. srun pads labels to the width of the last of `tasks`, slurmstepd does not."""
     return f"{rank:>{len(str(max(tasks - 1, 0)))}}: ".encode()
 
 

@@ -47,12 +47,10 @@ class TaskOutput:
             or (target.kind == "one" and target.rank != task.rank)
         ):
             return self.files.descriptor(target, task), False
-        sink = None
-        if target.kind == "file":
-            sink = self.files.descriptor(target, task)
+        sink = self.files.descriptor(target, task) if target.kind == "file" else None
         reader, writer = _wide_pipe()
         os.set_blocking(reader, False)
-        prefix = label(task.rank, len(self._plan.tasks)) if self._plan.label else b""
+        prefix = label(task.rank, 1 if sink is not None else len(self._plan.tasks)) if self._plan.label else b""
         self._pipes[reader] = LineBuffer(prefix, self._plan.unbuffered), stream, sink
         if not self._held:
             self._loop.watch(reader, partial(self._ready, reader))
@@ -67,17 +65,21 @@ class TaskOutput:
             data = os.read(reader, CHUNK)
         except BlockingIOError:
             return False
-        lines, stream, sink = self._pipes[reader]
-        text = lines.take(data) if data else lines.finish()
-        if text and sink is not None:
-            os.write(sink, text)
-        elif text:
-            self._srun.send(stream, text)
-        if not data:
+        if data:
+            self._hand_on(reader, self._pipes[reader][0].take(data))
+        else:
             self._close(reader)
         return bool(data)
 
+    def _hand_on(self, reader: int, text: bytes) -> None:
+        _, stream, sink = self._pipes[reader]
+        if sink is None:
+            self._srun.send(stream, text)
+        elif text:
+            os.write(sink, text)
+
     def _close(self, reader: int) -> None:
+        self._hand_on(reader, self._pipes[reader][0].finish())
         self._loop.unwatch(reader)
         del self._pipes[reader]
         os.close(reader)
@@ -101,8 +103,6 @@ class TaskOutput:
     def abandon(self) -> None:
         """Stops reading from all pipes, also from pipes that processes still have open."""
         for reader in list(self._pipes):
-            lines, stream, _ = self._pipes[reader]
-            self._srun.send(stream, lines.finish())
             self._close(reader)
 
 
