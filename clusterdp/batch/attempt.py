@@ -7,13 +7,13 @@ from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Seq
 
 from .act.check_nodes import check_nodes
 from .act.ending import Ending, drop_folders, wait_for_room
-from .act.failure import after_failure, has_own_error, last_words
+from .act.failure import after_failure, has_own_error, has_taken_port, last_words
 from .act.reserve import Reserve
 from .act.step import Step
 from .decide.attempts import Attempt, last_notice_before, read_attempts, rival
 from .decide.decisions import Decision, End, Leave, Requeue, Start
 from .decide.end import ASKS_AGAIN, Ended, by_nodes, by_slurm, by_the_ranks
-from .decide.evidence import ASKED, BY_CGROUP, code_of, first_to_exit, has_taken_port, without_kills
+from .decide.evidence import ASKED, BY_CGROUP, code_of, first_to_exit, without_kills
 from .decide.history import History, history_of, step_to_begin_at
 from .decide.policy import failed_nodes, may_start, not_in_place, restarts_in_place
 from .decide.predecessors import Verdict, judge
@@ -280,7 +280,7 @@ class ThisAttempt:
         self._has_ranks = True
         if not self.setup.failed:
             code = self.step.run(words)
-            if code and not self.ending.requeued and self._has_taken_port():
+            if code and not self.ending.requeued and has_taken_port(self.job.logs):
                 # The port was free when it was probed, and is taken now: the step starts once more, with the next port.
                 port = self.ports.next()
                 self.children.export(MASTER_PORT=port)
@@ -288,10 +288,6 @@ class ThisAttempt:
                 code = self.step.run(words)
         self.took_s = int(time.monotonic() - began - self.children.suspended_s + suspended_s)
         return code
-
-    def _has_taken_port(self) -> bool:
-        names = ("rank-00000.out", "node-00000.out")
-        return any(has_taken_port(read(os.path.join(self.job.logs, name))) for name in names)
 
     def restarted(self) -> "ThisAttempt":
         """Returns the next attempt in this allocation, which may start its step. If it may not start, exits. It meets

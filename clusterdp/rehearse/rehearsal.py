@@ -371,7 +371,7 @@ def _printed(run: RunDir, facts: Facts) -> list[int]:
     Returns [] for a program with our loop, whose runs cannot resume from each other's files.
     """
     attempts = [] if facts.ours else run.attempts()
-    return read_steps(attempts[0].rank_log(0), facts.counter) if attempts else []
+    return read_steps(attempts[0], facts.counter) if attempts else []
 
 
 def _steps(facts: Facts) -> str:

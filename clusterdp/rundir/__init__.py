@@ -30,7 +30,8 @@
         hang/flight-record-n1.pickle  the last collectives of a rank on node n1, by the recorder in torch's NCCL group
         hung                          exists if the attempt was ended because it hung: the nodes of the ranks behind
         trace-rank-00000.json.gz      a trace of some steps by torch.profiler, if profile.trace is set
-        logs/rank-00003.out           the output of rank 3
+        logs/node-00003.log           the output of the ranks of node 3, each line after its rank (srun --label)
+        logs/rank-00003.out           the output of rank 3, with another launcher than srun, and in older runs
         logs/node-00000.out           the output of torchrun's agent on the first node
         logs/preflight.out            the output of launch.preflight
         logs/keepers.log              messages of the keepers, one process on each node

@@ -9,7 +9,6 @@ from typing import BinaryIO
 from clusterdp.plainfile import reading
 
 CHUNK = 64 * 1024
-LONG_LINE = 4 * 1024  # average length of a line in bytes that start_of_last() allows for
 
 
 def last_bytes(path: Path, limit: int = CHUNK) -> bytes:
@@ -34,43 +33,23 @@ def last_lines(path: Path, count: int) -> list[str]:
     return last_bytes(path).decode(errors="replace").rstrip().splitlines()[-count:]
 
 
-def start_of_last(file: BinaryIO, count: int) -> int:
-    """Returns the offset at which the last `count` lines begin. Only the end of the file is read: if lines are longer
-    than 4 KiB on average, or have no ends, fewer lines may follow the offset, and the first line may lack its
-    beginning."""
-    size = file.seek(0, 2)
-    if not size or not count:
-        return size
-    file.seek(size - 1)
-    at = size - (file.read(1) == b"\n")  # the file's last line end begins no new line
-    lowest, left = max(0, size - 4 * 1024 * 1024 - count * LONG_LINE), count
-    while at > lowest:
-        start = max(lowest, at - CHUNK)
-        file.seek(start)
-        data = file.read(at - start)
-        found = data.count(b"\n")
-        if found >= left:
-            cut = len(data)
-            for _ in range(left):
-                cut = data.rindex(b"\n", 0, cut)
-            return start + cut + 1
-        left, at = left - found, start
-    return at
-
-
 class Tail:
     """Reads a growing file: each read() returns the whole lines that were added after the previous read(). The file may
     not exist yet, or may be truncated.
 
-    Each read() opens the file, because over NFS only open() asks the server for new bytes.
+    Each read() opens the file, because over NFS only open() asks the server for new bytes. `bars`: whether \\r ends a
+    line, as in a progress bar.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, bars: bool = True):
+        self.path, self.bars = path, bars
         self.offset = 0
         self.at_end = False  # the last read() has reached the end that the file had then
 
     def read(self, final: bool = False, limit: int = 16 * CHUNK) -> str:
+        return self.read_bytes(final, limit).decode(errors="replace")
+
+    def read_bytes(self, final: bool = False, limit: int = 16 * CHUNK) -> bytes:
         """Returns the new text, at most `limit` bytes at a time. With `final`, an unfinished last line is included."""
         try:
             with reading(self.path) as file:
@@ -79,16 +58,16 @@ class Tail:
                 file.seek(self.offset)
                 data = file.read(limit)
         except OSError:
-            return ""
+            return b""
         full = len(data) == limit
         self.at_end = not full
-        whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # progress bars end their lines with \r
+        whole = max(data.rfind(b"\n"), data.rfind(b"\r") if self.bars else -1) + 1
         if (full and whole) or not (full or final):  # lines longer than `limit` are returned in pieces
             data = data[:whole]
         elif full:
             data = data[: _whole_letters(data)]
         self.offset += len(data)
-        return data.decode(errors="replace")
+        return data
 
 
 def _whole_letters(data: bytes) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from clusterdp.batch.files.rank_logs import text_of
 from clusterdp.errors import RunError
-from clusterdp.plainfile import reading
 from clusterdp.rundir import RunDir, mark_cancelled, mark_told, read_events
 from clusterdp.slurm import commands
 from clusterdp.slurm.jobid import asking, cluster_in
@@ -84,8 +83,7 @@ class Job:
 
     def logs(self, rank: int = 0) -> str:
         """Returns the output of a rank in all attempts so far."""
-        logs = (attempt.rank_log(rank) for attempt in self.run.attempts())
-        return "".join(_text(log) for log in logs if log.exists())
+        return "".join(text_of(str(attempt.logs), rank) for attempt in self.run.attempts())
 
     def result(self) -> Any:
         """Waits for the job, and returns the entry's result on rank 0. Works only with backend: submitit, because
@@ -106,8 +104,3 @@ class Job:
 
 def in_notebook() -> bool:
     return "ipykernel" in sys.modules
-
-
-def _text(log: Path) -> str:
-    with reading(log) as file:
-        return file.read().decode(errors="replace")

@@ -166,7 +166,10 @@ FILES = {  # the names are those in the docstring of clusterdp.rundir
     "hang/flight-record-n1.pickle": FileUse("the node's agent", "people, torch's `fr_trace`", "torch's pickle"),
     "hung": FileUse(f"a rank, or the {BATCH}", BATCH, "words: nodes; may be empty"),
     "trace-rank-00000.json.gz": FileUse("that rank", "people, Perfetto", "Chrome's trace format, gzipped"),
-    "logs/rank-00003.out": FileUse("srun", "`logs`, `why`", "text"),
+    "logs/node-00003.log": FileUse(
+        "srun", f"`logs`, `why`, {BATCH}", "text: a rank before each line, at most 1 KiB of one"
+    ),
+    "logs/rank-00003.out": FileUse("torchrun's rank, `launch()`", f"`logs`, `why`, {BATCH}", "text"),
     "logs/node-00000.out": FileUse("srun", "`logs`, `why`", "text"),
     "logs/preflight.out": FileUse("srun", BATCH, "text"),
     "logs/keepers.log": FileUse("srun", BATCH, "text"),

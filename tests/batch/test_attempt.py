@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from clusterdp.batch.act.failure import last_words
 from clusterdp.batch.attempt import ThisAttempt
+from clusterdp.batch.decide.attempts import Attempt, _look_back
 from clusterdp.batch.decide.decisions import Requeue
 from clusterdp.batch.decide.end import Ended
 from clusterdp.batch.decide.history import History
@@ -288,6 +290,17 @@ def test_last_words_come_from_the_ranks_alone(attempt: ThisAttempt) -> None:
     for name in ("rank-00000.out", "node-00001.out", "preflight.out", "keepers.log"):
         (logs / name).write_text("MemoryError\n")
     assert last_words(str(logs)).keys() == {"rank-00000.out", "node-00001.out"}
+
+
+@pytest.mark.parametrize("name", ["rank-00001.out", "node-00001.log", "node-00001.out"])
+def test_lost_attempt_ends_with_the_last_write_into_a_log(attempt: ThisAttempt, name: str) -> None:
+    logs = Path(attempt.job.logs)
+    logs.mkdir()
+    for file, when in (("node-00000.log", 4500), (name, 5000), ("keepers.log", 6000)):
+        (logs / file).touch()
+        os.utime(logs / file, (when, when))
+    found = _look_back(Attempt(attempt.job.attempt, ""), attempt.job, attempt.record, 4000)
+    assert (found.took, found.over_at) == (1000, 5000)
 
 
 def test_lost_node_is_enough_evidence_for_a_restart(with_spare: ThisAttempt) -> None:

@@ -223,12 +223,12 @@ GONE = "RuntimeError: Connection reset by peer"
         (["n2", "9", "ValueError: x", "3"], "", {}, Failure("ValueError: x", "n2", "9", rank=3)),
         ([], "", {0: GONE, 1: "ValueError: y"}, Failure("ValueError: y", rank=1)),
         ([], "", {2: "ValueError: y", 1: "ValueError: z"}, Failure("ValueError: y", rank=2)),
-        ([], "srun: error: n2: task 1: Killed", {0: GONE}, Failure("", "n2", "", "srun: n2: task 1: Killed")),
+        ([], "srun: error: n2: task 1: Killed", {0: GONE}, Failure("", "n2", "", "srun: n2: task 1: Killed", 1)),
         (
             [],
             "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Killed",
             {0: GONE},
-            Failure("", "n2", "", "srun: n2: task 1: Killed"),
+            Failure("", "n2", "", "srun: n2: task 1: Killed", 1),
         ),
         (
             [],

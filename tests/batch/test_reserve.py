@@ -21,12 +21,12 @@ from clusterdp.submission.render.script_spec import make_spec
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-# An srun of two tasks: it logs, and lasts until the end of stdin.
+# An srun of two nodes: it logs, and lasts until the end of stdin.
 SRUN = """#!/bin/bash
 [ "$1" != --version ] || { echo "slurm $RELEASE"; exit; }
 echo "$@" >words; env >environ
-: >"${LOGS}/rank-00000.out"
-[ -e one ] || : >"${LOGS}/rank-00001.out"
+: >"${LOGS}/node-00000.log"
+[ -e one ] || : >"${LOGS}/node-00001.log"
 [ ! -e dies ] || echo "srun: error: n1: task 1: Killed" >&2
 [ ! -e warns ] || echo "srun: a warning" >&2
 touch started
@@ -64,7 +64,7 @@ def begin(tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch) -> Begin:
             (tmp_path / name).touch()
         variables = {"PATH": os.environ["PATH"], "LOGS": logs_of(job), "RELEASE": release, "MASTER_PORT": "1"}
         children = Apart({os.fsencode(name): os.fsencode(value) for name, value in variables.items()})
-        found = Reserve(Rules(warm_after_s=0.0, tasks_per_node=2), children)
+        found = Reserve(Rules(warm_after_s=0.0, nodes=2), children)
         found.begin()
         wait_for("its time", found.is_due, 10)
         found.start(["srun", "--ntasks=2", "bash"], children.environ, job)

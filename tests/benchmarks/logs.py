@@ -1,5 +1,5 @@
 """How long `clusterdp logs` takes to show the end of a log of 10 GB, beside `tail`; and what it costs to follow 1,024
-logs: the share of a core, and memory. The long log is a sparse file, which takes no room on the disk."""
+ranks: the share of a core, and memory. The long log is a sparse file, which takes no room on the disk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def main() -> None:
         print(f"\nFollowing the logs of {RANKS} ranks, of which 100 print a line each second\n{machine()}\n")
         attempt = run_in(Path(name) / "many")
         for rank in range(RANKS):
-            attempt.rank_log(rank).write_text("2026-11-23 08:00:00,000 INFO begin\n")
+            say(attempt, rank, "2026-11-23 08:00:00,000 INFO begin")
         for words in (["--all"], ["--errors"]):
             (short_cpu, _), (long_cpu, memory) = (follow(attempt, words, seconds) for seconds in (SHORT_S, LONG_S))
             share = (long_cpu - short_cpu) / (LONG_S - SHORT_S)
@@ -60,6 +60,11 @@ def run_in(folder: Path) -> Attempt:
     return attempt
 
 
+def say(attempt: Attempt, rank: int, line: str) -> None:
+    with (attempt.logs / f"node-{rank // 8:05d}.log").open("a") as file:
+        file.write(f"{rank}: {line}\n")
+
+
 def follow(attempt: Attempt, words: list[str], seconds: float) -> tuple[float, int]:
     """The seconds of CPU time that it took, and the bytes of memory at most."""
     quiet = subprocess.DEVNULL
@@ -68,8 +73,7 @@ def follow(attempt: Attempt, words: list[str], seconds: float) -> tuple[float, i
     began, ranks = time.monotonic(), itertools.cycle(range(RANKS))
     while time.monotonic() - began < seconds:
         for _ in range(10):
-            with attempt.rank_log(next(ranks)).open("a") as file:
-                file.write("2026-11-23 08:00:01,000 INFO step 12  loss 0.1234\n")
+            say(attempt, next(ranks), "2026-11-23 08:00:01,000 INFO step 12  loss 0.1234")
         time.sleep(0.1)
     child.send_signal(signal.SIGINT)
     _, _, used = os.wait4(child.pid, 0)

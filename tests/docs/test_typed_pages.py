@@ -57,6 +57,6 @@ def test_page_is_typed_whole(page: str, tmp_path: Path, environ: dict[str, str],
             done = typed(line, tmp_path, environ)
             assert done.returncode == 0, f"{line}\n{done.stdout.decode()}{done.stderr.decode()}"
             said += done.stdout.decode()
-    logs = [log.read_text() for log in sorted(tmp_path.glob("runs/*/attempts/*/logs/rank-*.out"))]
+    logs = [log.read_text() for log in sorted(tmp_path.glob("runs/*/attempts/*/logs/node-*.log"))]
     for words in PAGES[page]:
         assert words in said or any(words in log for log in logs), said

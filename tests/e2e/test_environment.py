@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp.batch.files.rank_logs import text_of
 from tests.e2e.cluster import Cluster
 from tests.e2e.run import Run, clusterdp, submit
 
@@ -63,7 +64,7 @@ def test_environment_is_sent_once_unpacked_on_each_node_and_removed(
     assert run.wait_end() == "COMPLETED", run.account()
     place = f"/tmp/clusterdp-{os.getuid()}-{run.job}"
     assert run.causes() == ["start", "done"]
-    logs = [attempt.rank_log(rank).read_text() for attempt in run.files.attempts() for rank in (0, 1)]
+    logs = [text_of(str(attempt.logs), rank) for attempt in run.files.attempts() for rank in (0, 1)]
     assert [log.splitlines()[0] for log in logs] == [place] * 4
     assert not Path(place).exists()
 

@@ -49,7 +49,7 @@ def text(run: Run, pattern: str) -> str:
 
 def lines(run: Run) -> list[list[str]]:
     """The first line of each rank's program: the process id of its parent, and its task's number."""
-    found = text(run, "attempts/*/logs/*.out").splitlines()
+    found = text(run, "attempts/*/logs/node-*.log").splitlines()
     return [line.split("forked by ")[1].split() for line in found if "forked by " in line]
 
 
@@ -65,7 +65,7 @@ def test_signals_and_kills_of_slurm_reach_forked_ranks(start: Start, cluster: Cl
     wait_for("the ranks", lambda: len(lines(run)) == 2, 60, report=run.account)
     ranks = ranks_of(run)
     cluster.run("scancel", "--signal=USR1", f"{run.job}.0")
-    wait_for("the signal", lambda: text(run, "attempts/*/logs/*.out").count("USR1") >= 2, 30, report=run.account)
+    wait_for("the signal", lambda: text(run, "attempts/*/logs/node-*.log").count("USR1") >= 2, 30, report=run.account)
     cluster.run("scancel", run.job)
     wait_for("their end", lambda: not any(map(procfs.is_alive, ranks.values())), 30, report=run.account)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp.batch.files.rank_logs import text_of
 from tests.e2e.cluster import Cluster
 from tests.e2e.run import clusterdp, submit
 from tests.waiting import wait_for
@@ -38,7 +39,7 @@ def test_unmodified_program_finds_its_peers_and_gets_its_arguments_unchanged(clu
     run = submit(cluster, project, "job.yaml", f"run_dir={project}/run")
     assert run.wait_end() == "COMPLETED", run.account()
     [attempt] = run.files.attempts()
-    said = [attempt.rank_log(rank).read_text().strip().splitlines()[-1] for rank in range(4)]
+    said = [text_of(str(attempt.logs), rank).strip().splitlines()[-1] for rank in range(4)]
     assert said == [f"sum 6 of 4 local {rank % 2} argv {[word]}" for rank in range(4)]
     assert run.causes() == ["done"]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp.batch.files.rank_logs import text_of
 from tests.e2e.cluster import Cluster
 from tests.e2e.processes import ranks_of, steps_of, waiting_of
 from tests.e2e.run import Run, submit
@@ -60,8 +61,7 @@ def test_ranks_in_reserve_take_over_bit_for_bit(start: Start, fake_cluster: Clus
     assert not waiting_of(run)
     for attempt in run.files.attempts():
         assert not (attempt.path / "next").exists()
-        assert len(list(attempt.logs.glob("rank-*.out"))) == 4
-        assert attempt.logs.joinpath("rank-00000.out").read_text(), run.account()
+        assert all(text_of(str(attempt.logs), rank) for rank in range(4)), run.account()
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def test_status_names_the_cause_of_an_attempt_killed_without_record(
     (project / "cfg.yaml").write_text(CONFIG)
     run = submit(cluster, project, "cfg.yaml", f"run_dir={project}/run")
     try:
-        wait_for("the program", lambda: any(run.files.path.glob("attempts/*/logs/rank-*")), 60, report=run.account)
+        wait_for("the program", lambda: any(run.files.path.glob("attempts/*/logs/node-*")), 60, report=run.account)
         end(cluster, run)
         over = ("PENDING", "CANCELLED")
 

@@ -93,6 +93,11 @@ class AttemptBuilder:
         self.files.rank_log(rank).write_text(text)
         return self
 
+    def labelled(self, *lines: str, node: int = 0) -> AttemptBuilder:
+        """Lines of the ranks of a node, as srun --label writes them."""
+        (self.files.logs / f"node-{node:05d}.log").write_text("".join(f"{line}\n" for line in lines))
+        return self
+
     def queued(self, since: float, until: float) -> AttemptBuilder:
         """Slurm's answer to the batch script."""
         self.builder.event("queued", self.files.name, "batch", since=since, until=until)

@@ -55,7 +55,7 @@ class Site:
         (self.work / "job.yaml").write_text(yaml.safe_dump({"script": command, **yaml.safe_load(text)}))
         job, _ = make_plan(config.load(self.work / "job.yaml")).carry_out()
         self.cluster.wait(job.id)
-        outputs = [*job.run.path.glob("attempts/*/logs/rank-00000.out"), *job.run.path.glob("slurm-*.out")]
+        outputs = [*job.run.path.glob("attempts/*/logs/node-00000.log"), *job.run.path.glob("slurm-*.out")]
         return "".join(path.read_text() for path in outputs)
 
 
@@ -116,6 +116,6 @@ def test_hung_program_prints_its_stack_on_sigabrt(site: Site) -> None:
     wait_for("the program", (site.work / "hangs").exists, 60)
     site.cluster.run("scancel", "--signal=ABRT", f"{job.id}.0")
     site.cluster.wait(job.id)
-    log = "".join(path.read_text() for path in job.run.path.glob("attempts/*/logs/rank-00000.out"))
+    log = "".join(path.read_text() for path in job.run.path.glob("attempts/*/logs/node-00000.log"))
     assert "Fatal Python error: Aborted" in log
     assert "in stands_here" in log

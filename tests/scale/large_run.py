@@ -3,6 +3,7 @@ has the files of a real run of four ranks, for each attempt, rank and checkpoint
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -25,9 +26,10 @@ FOLLOWED += "clusterdp: this follows from another rank's failure: "
 
 
 class LargeRun:
-    """The middle rank, and its node, are those that fail."""
+    """The middle rank, and its node, are those that fail. `apart`: each rank has a log, as in older runs."""
 
-    def __init__(self, path: Path, nodes: int, checkpoints: int = 3):
+    def __init__(self, path: Path, nodes: int, checkpoints: int = 3, apart: bool = False):
+        self.apart = apart
         self.nodes, self.ranks = nodes, nodes * PER_NODE
         self.middle, self.host = self.ranks // 2, f"n{nodes // 2 + 1}"
         self.said: list[str] = []  # the batch program's output
@@ -68,9 +70,20 @@ class LargeRun:
 
     def _print(self, attempt: Attempt, end: str) -> None:
         """Writes the rank's logs. `end`: how they end, but for the middle rank's."""
-        for rank in range(self.ranks):
-            said = f"clusterdp: rank {rank} of {self.ranks} on {self._node(rank)}, cpu; clusterdp 0.1.0, torch 2.13.0\n"
-            _write(attempt.rank_log(rank), said + f"step {STEPS}\n" * 10 + (end if rank != self.middle else ""))
+        for node in range(self.nodes):
+            ranks = range(node * PER_NODE, (node + 1) * PER_NODE)
+            texts = {rank: self._said(rank) + (end if rank != self.middle else "") for rank in ranks}
+            if self.apart:
+                for rank, text in texts.items():
+                    _write(attempt.rank_log(rank), text)
+            else:
+                in_turn = itertools.zip_longest(*(text.splitlines(keepends=True) for text in texts.values()))
+                lines = [f"{rank}: {line}" for each in in_turn for rank, line in zip(ranks, each, strict=True) if line]
+                _write(attempt.logs / f"node-{node:05d}.log", "".join(lines))
+
+    def _said(self, rank: int) -> str:
+        said = f"clusterdp: rank {rank} of {self.ranks} on {self._node(rank)}, cpu; clusterdp 0.1.0, torch 2.13.0\n"
+        return said + f"step {STEPS}\n" * 10
 
     def _hang(self, attempt: AttemptBuilder) -> None:
         files, reason = attempt.files, f"rank {self.middle} on {self.host}: step 1001, in the step; the others wait"

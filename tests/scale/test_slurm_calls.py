@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.run import submit
-from tests.scale.conftest import RANKS_PER_NODE, counted_cluster
+from tests.scale.conftest import counted_cluster
 
 CONFIG = """
 command: [bash, -c, 'case $SLURM_PROCID$CLUSTERDP_ATTEMPT in 3*.0) kill -9 $$;; esac; sleep 2']
@@ -35,7 +35,7 @@ def test_slurm_is_called_equally_often_for_any_number_of_ranks(tmp_path: Path, p
         assert run.wait_end(200) == "COMPLETED", run.account()
         calls = cluster.calls()
     assert run.causes() == ["start", "done"]
-    assert len(list(run.files.attempts()[-1].logs.glob("rank-*.out"))) == nodes * RANKS_PER_NODE
+    assert len(list(run.files.attempts()[-1].logs.glob("node-*.log"))) == nodes
     # This test calls `squeue -h`.
     outside = {words: number for words, number in calls.pop("").items() if not words.startswith("squeue -h")}
     assert (outside, calls) == (CALLS, {})

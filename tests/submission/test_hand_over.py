@@ -112,7 +112,7 @@ def test_logs_placeholder_is_replaced_only_in_the_options_of_srun(
 ) -> None:
     run_script({"command": ["bash", "-c", 'echo "$1" >$HOME/seen', "x", "--output={logs}"]})
     assert (tmp_path / "seen").read_text() == "--output={logs}\n"
-    assert f"--output={tmp_path}/run/attempts/7.0/logs/rank-%5t.out" in (stubs.folder / "srun.args").read_text()
+    assert f"--output={tmp_path}/run/attempts/7.0/logs/node-%5n.log" in (stubs.folder / "srun.args").read_text()
 
 
 @pytest.mark.parametrize(

@@ -18,20 +18,36 @@ from ..decide.evidence import (
     mistake_of,
     own_error,
 )
+from ..files.rank_logs import ends_in, log_file, log_files, log_of
 from ..files.texts import lines, read, size, words
 from .ending import Ending
 
-OF_RANKS = re.compile(r"(?:rank|node)-([0-9]+)\.out$")  # `node`: a torchrun agent
+OF_AGENT = re.compile(r"node-([0-9]+)\.out$")  # of torchrun
+NAME = "rank-{:05d}.out"
 
 
 def last_words(folder: str) -> Dict[str, str]:
-    """Returns the last bytes of each log of the ranks, ordered by the time of the last write."""
+    """Returns the last bytes of the log of each rank and agent, ordered by the time of the last write."""
     try:
         with os.scandir(folder) as files:
-            found = [(file.stat().st_mtime, file.name) for file in files if OF_RANKS.match(file.name)]
+            found = sorted((file.stat().st_mtime, file.name) for file in files)
     except OSError:
         return {}
-    return {name: read(os.path.join(folder, name), END) for _, name in sorted(found)}
+    ends: Dict[str, str] = {}
+    for _, name in found:
+        log = log_file(folder, name)
+        if log:
+            ends.update((NAME.format(rank), os.fsdecode(end)) for rank, end in ends_in(log, END).items())
+        elif OF_AGENT.match(name):
+            ends[name] = read(os.path.join(folder, name), END)
+    return ends
+
+
+def has_taken_port(folder: str) -> bool:
+    """Returns whether rank 0, or the first agent, has found its port taken."""
+    first = log_of(log_files(folder), 0)
+    paths = (first.path if first else "", os.path.join(folder, "node-00000.out"))
+    return any(evidence.has_taken_port(read(path)) for path in paths)
 
 
 def has_own_error(ends: Mapping[str, str]) -> bool:
@@ -83,5 +99,5 @@ def _is_repeated(ending: Ending, mistake: Optional[Mistake]) -> bool:
 
 
 def _ranks(names: Iterable[str]) -> List[Tuple[str, int]]:
-    found = [(name, OF_RANKS.match(name)) for name in names if name.startswith("rank-")]
-    return [(name, int(match.group(1))) for name, match in found if match]
+    found = [(name, log_file("", name)) for name in names]
+    return [(name, log.number) for name, log in found if log]

@@ -30,7 +30,7 @@ class Reserve:
     def __init__(self, rules: Rules, children: Children) -> None:
         self.children = children
         self.is_wanted = rules.warm_after_s is not None and sys.platform == "linux"
-        self._after_s, self._tasks = rules.warm_after_s or 0.0, rules.nodes * rules.tasks_per_node
+        self._after_s, self._nodes = rules.warm_after_s or 0.0, rules.nodes
         self._at = math.inf  # time from which the step may start
         self._step: "Optional[subprocess.Popen[bytes]]" = None
         self._errors: Optional[Errors] = None
@@ -115,9 +115,10 @@ class Reserve:
         return step, errors
 
     def _have_all_started(self, logs: str) -> bool:
-        """Returns whether each task has its log. A task that starts later would not find the folder."""
+        """Returns whether each node has its log, which slurmstepd opens before it starts the tasks. It would not find
+        the folder later."""
         try:
-            return len(os.listdir(logs)) == self._tasks
+            return len(os.listdir(logs)) == self._nodes
         except OSError:
             return False
 

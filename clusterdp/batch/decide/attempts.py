@@ -170,7 +170,7 @@ def _look_back(found: Attempt, job: Job, record: Record, began: Optional[int]) -
     folder = job.folder_of(found.name)
     logs = os.path.join(folder, "logs")
     try:
-        written = [os.path.join(logs, name) for name in os.listdir(logs) if name.endswith(".out")]
+        written = [os.path.join(logs, name) for name in os.listdir(logs) if name != "keepers.log"]
     except OSError:
         written = []
     times = []

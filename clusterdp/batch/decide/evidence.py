@@ -165,7 +165,7 @@ def failure_of(note: Sequence[str], said: str, logs: Dict[int, str], by_agents: 
     error, node, reported, rank = "", "", "", None
     for node, task, how in (by_itself or ended)[:1]:
         reported = "srun: {}: task {}: {}".format(node, task, how)
-        error, rank = own_error(of_tasks.get(task, "")), task if task in of_tasks else None
+        error, rank = own_error(of_tasks.get(task, "")), None if by_agents or not logs else task
         if not error and not how.startswith("Exited"):  # a signal killed the rank, which ended the other ranks
             return Failure("", node, "", reported, rank)
     if not error:

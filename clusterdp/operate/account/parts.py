@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from clusterdp.operate.record.attempt_history import ENDINGS, AttemptHistory
+from clusterdp.operate.record.log_files import printed_at
 from clusterdp.operate.record.run_history import RunHistory
-from clusterdp.rundir.lenient_reads import Record, integer, modified, time_of
+from clusterdp.rundir.lenient_reads import Record, integer, time_of
 from clusterdp.rundir.names import LOCAL
 
 ENDED_BY_ITSELF = (0, 75)  # exit codes of a program that chose its end by itself
@@ -200,7 +201,7 @@ def allocations(history: RunHistory, now: float | None, ended: Mapping[str, floa
         after = (e for a, e in zip(history.attempts[i + 1 :], events[i + 1 :], strict=True) if a.job == attempt.job)
         end, on_record = _end(attempt, own, next(after, []), ended.get(attempt.name))
         if not on_record and i == len(events) - 1:
-            end = max(end, modified(history.run.attempt(attempt.name).rank_log(0)) or 0.0)  # a sign of life, too
+            end = max(end, printed_at(history.run.attempt(attempt.name).logs) or 0.0)  # a sign of life, too
         runs = now is not None and i == len(events) - 1 and not attempt.cause
         started, (_, until) = last_of(own, "started"), _queued(own)
         begin = min(_times(until, started.get("awake"), attempt.started), default=0.0)

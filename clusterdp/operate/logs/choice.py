@@ -55,10 +55,10 @@ def in_words(ranks: Iterable[int]) -> str:
     return ",".join(ranges(ranks))
 
 
-def named(ranks: Iterable[int]) -> str:
+def named(ranks: Iterable[int], noun: str = "rank") -> str:
     """Returns the list as text with the noun, for example `rank 3` or `ranks 0-3,7`."""
     words = in_words(ranks)
-    return f"rank {words}" if words.isdigit() else f"ranks {words}"
+    return f"{noun} {words}" if words.isdigit() else f"{noun}s {words}"
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from clusterdp.batch.files.rank_logs import LogFile, log_files, log_of, ranks_in
 from clusterdp.errors import RunError
 from clusterdp.operate.logs.choice import Choice, in_words, named
 from clusterdp.operate.logs.errors import BATCH
 from clusterdp.operate.logs.rank_log import RankLog, same_file
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.record.attempt_history import AttemptHistory
-from clusterdp.operate.record.log_files import batch_log, rank_logs
+from clusterdp.operate.record.log_files import batch_log
 from clusterdp.operate.record.run_history import RunHistory, check_read
+from clusterdp.rundir import RunDir
 
 
 def attempts_of(history: RunHistory, choice: Choice) -> tuple[AttemptHistory, ...]:
@@ -49,27 +51,40 @@ def chosen_logs(history: RunHistory, attempt: AttemptHistory, choice: Choice, se
     has the log files of earlier attempts; new files are added to `seen`. Raises RunError if the attempt has logs, but
     no log of a wanted rank."""
     folder = history.run.attempt(attempt.name).logs
-    there = logs_in(folder)
-    chosen = [(rank, path) for rank, path in there if choice.wants(rank)]
-    if there and not chosen and choice.ranks is not None and choice.attempt != "all":
+    there = logs_in(folder, choice)
+    chosen = there if choice.ranks is None else of_one_rank(there, choice)
+    chosen = chosen or [log for log in there if log.ranks() or (log.file.is_shared and log.problem())]
+    has = [rank for log in there for rank in ranks_in(log.file)] if not chosen else []
+    if has and choice.ranks is not None and choice.attempt != "all":
         asked = in_words(rank for low, high in choice.ranks.ranges for rank in range(low, min(high, low + 9999) + 1))
-        has = named(rank for rank, _ in there)
-        raise RunError(f"--rank {asked}: attempt {attempt.number} has no log of it. It has those of {has}.")
+        raise RunError(f"--rank {asked}: attempt {attempt.number} has no log of it. It has those of {named(has)}.")
     if choice.errors and choice.ranks is None:
-        chosen.append((BATCH, batch_log(history.run, attempt.job)))
+        chosen.append(batch_script_log(history.run, attempt.job))
     logs = []
-    for rank, path in chosen:
-        if (file := same_file(path)) not in seen:
+    for log in chosen:
+        if (file := same_file(log.path)) not in seen:
             seen.add(file)
-            logs.append(RankLog(rank, path))
+            logs.append(log)
     return logs
 
 
-def logs_in(folder: Path) -> list[tuple[int, Path]]:
-    """Returns the logs in a folder, ordered by rank. Raises RunError if the user has no permission to list the
+def of_one_rank(logs: list[RankLog], choice: Choice) -> list[RankLog]:
+    """Returns the log of the only wanted rank; an empty list if several are wanted, or it has none."""
+    if choice.labelled or choice.ranks is None:
+        return []
+    own = log_of([log.file for log in logs], choice.ranks.ranges[0][0])
+    return [log for log in logs if log.file == own]
+
+
+def batch_script_log(run: RunDir, job: str | None) -> RankLog:
+    return RankLog(LogFile(BATCH, str(batch_log(run, job)), False))
+
+
+def logs_in(folder: Path, choice: Choice) -> list[RankLog]:
+    """Returns the logs in a folder, ordered by rank or node. Raises RunError if the user has no permission to list the
     folder."""
-    if found := rank_logs(folder):
-        return found
+    if found := log_files(str(folder)):
+        return [RankLog(file, choice.wants) for file in found]
     try:
         os.listdir(folder)
     except PermissionError as error:

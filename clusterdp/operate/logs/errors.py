@@ -54,28 +54,48 @@ class Error:
 
 
 class ErrorFinder:
-    """Finds the errors in one log. To be fast, text before the first of WORDS is not even split into lines."""
+    """Finds the errors in one log, whose ranks may share it."""
 
     def __init__(self, log: RankLog):
         self.log = log
-        self._lines: list[str] = []  # lines of the current error
-        self._traceback = TracebackLines()
-        self._looks = 0  # number of calls of errors() since the last new text
-        self._rest = ""  # the text of an unfinished line
+        self._ranks: dict[int, _ErrorsOfRank] = {}
 
     def errors(self, final: bool) -> Iterator[Error]:
-        """Yields the errors in the log's new text. If the last error may not be complete yet, it is yielded by a later
-        call, or if `final` is true."""
-        new = False
-        for text in self.log.text(final, CHUNK):
-            new = True
-            whole, cut, self._rest = (self._rest + text.replace("\0", "")).rpartition("\n")
-            self._rest = self._rest.rpartition("\r")[2] if len(self._rest) > CHUNK else self._rest  # a progress bar
-            self._rest = self._rest[:MOST_OF_A_LINE]
-            whole += cut
-            begin = 0 if self._lines else _first_suspect(whole)
-            for line in whole[begin:].split("\n")[:-1]:
-                yield from self._line(line)
+        """Yields the errors in the log's new text. If a rank's last error may not be complete yet, it is yielded by a
+        later call, or if `final` is true."""
+        new: set[int] = set()
+        for rank, text in self.log.text(final, CHUNK):
+            new.add(rank)
+            yield from self._ranks.setdefault(rank, _ErrorsOfRank(rank)).take(text)
+        for rank, found in self._ranks.items():
+            yield from found.end(final, rank in new)
+
+    @property
+    def waits(self) -> bool:
+        return any(found.lines for found in self._ranks.values())
+
+
+class _ErrorsOfRank:
+    """Finds the errors of a rank. To be fast, text before the first of WORDS is not even split into lines."""
+
+    def __init__(self, rank: int):
+        self._rank = rank
+        self.lines: list[str] = []  # lines of the current error
+        self._traceback = TracebackLines()
+        self._looks = 0  # number of calls of end() since the last new text
+        self._rest = ""  # the text of an unfinished line
+
+    def take(self, text: str) -> Iterator[Error]:
+        whole, cut, self._rest = (self._rest + text.replace("\0", "")).rpartition("\n")
+        self._rest = self._rest.rpartition("\r")[2] if len(self._rest) > CHUNK else self._rest  # a progress bar
+        self._rest = self._rest[:MOST_OF_A_LINE]
+        whole += cut
+        begin = 0 if self.lines else _first_suspect(whole)
+        for line in whole[begin:].split("\n")[:-1]:
+            yield from self._line(line)
+
+    def end(self, final: bool, new: bool) -> Iterator[Error]:
+        """Yields the last error if it is complete. `new`: whether the rank has printed since the last call."""
         if final and self._rest:
             yield from self._line(self._rest)
             self._rest = ""
@@ -83,30 +103,29 @@ class ErrorFinder:
         if final or self._looks >= (PATIENCE if self._traceback.open else 1):
             yield from self._end()
 
-    @property
-    def waits(self) -> bool:
-        return bool(self._lines)
-
     def _line(self, line: str) -> Iterator[Error]:
         line = last_state(line)
+        if line.startswith(" ") and self._traceback.in_frames and len(self.lines) < LONGEST_TRACEBACK:
+            self.lines.append(line)
+            return
         if self._traceback.state == EXCEPTION and self._traceback.begins(line):  # not a chained traceback
             yield from self._end()
         in_traceback = (self._traceback.state or self._traceback.begins(line)) and self._traceback.takes(line)
-        if in_traceback and len(self._lines) < LONGEST_TRACEBACK:
-            self._lines.append(line)
+        if in_traceback and len(self.lines) < LONGEST_TRACEBACK:
+            self.lines.append(line)
             return
         yield from self._end()
         worth_a_look = any(word in line for word in WORDS) or line.startswith(("E", "F"))
         if worth_a_look and LINE.search(line, 0, LONGEST_LINE):
-            self._lines = [line]  # a traceback may follow this line
+            self.lines = [line]  # a traceback may follow this line
 
     def _end(self) -> Iterator[Error]:
-        lines, self._lines = self._lines, []
+        lines, self.lines = self.lines, []
         self._traceback = TracebackLines()
         while lines and not lines[-1].strip():
             lines.pop()
         if lines:
-            yield Error([_shortened(line) for line in lines], {self.log.rank}, 1)
+            yield Error([_shortened(line) for line in lines], {self._rank}, 1)
 
 
 class ErrorReport:

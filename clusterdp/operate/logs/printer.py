@@ -29,14 +29,14 @@ class Printer:
         self._width = max(self._width, len(str(max(ranks, default=0))))
 
     def text(self, text: str, rank: int) -> None:
-        """Prints a part of a rank's log. If lines are labelled, the text must be a single line. If the text does not
-        end in \\n, the next text continues the line."""
-        if self.labelled and not self._at_start and rank != self._rank:
-            self._write("\n")
-        if self.labelled and self._at_start:
-            self._write(self.colour(STYLES[rank % len(STYLES)], f"[{rank:>{self._width}}]") + " ")
-        if self.labelled and self.colour.on and "\x1b" in text:
-            text = text.removesuffix("\n") + "\x1b[0m" + "\n" * text.endswith("\n")
+        """Prints a part of a rank's log. If the text does not end in \\n, the next text continues the line."""
+        if self.labelled:
+            if rank != self._rank:
+                self.end_line()
+            label = self.colour(STYLES[rank % len(STYLES)], f"[{rank:>{self._width}}]") + " "
+            end = "\x1b[0m" if self.colour.on and "\x1b" in text else ""
+            lines = text.removesuffix("\n").replace("\n", f"{end}\n{label}") + end
+            text = (label if self._at_start else "") + lines + "\n" * text.endswith("\n")
         self._write(text)
         self._rank = rank
 

@@ -1,29 +1,41 @@
-"""RankLog: the log of one rank, read as it grows."""
+"""RankLog: the log of one rank, or of the ranks of a node, read as it grows."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from clusterdp.plainfile import open_plain, reading
-from clusterdp.rundir.tail import Tail, start_of_last
+from clusterdp.batch.files.rank_logs import MOST, LogFile, RankLines, end_of, ranks_in, whole
+from clusterdp.plainfile import open_plain
+from clusterdp.rundir.tail import Tail
 
+LONG_LINE = 4 * 1024  # average length of a line in bytes that begin_at_last() allows for
 LONGEST = 256 << 10  # longest unfinished line in characters; a longer line is yielded in parts
 
 
 class RankLog:
-    """The log of one rank, read as it grows. `problem` returns the reason why the file cannot be read."""
+    """A log, read as it grows, of the ranks that are wanted. `problem` returns the reason why the file cannot be
+    read."""
 
-    def __init__(self, rank: int, path: Path):
-        self.rank = rank
-        self.tail = Tail(path)
+    def __init__(self, file: LogFile, wants: Callable[[int], bool] = lambda rank: True):
+        self.file, self.wants = file, wants
+        self.tail = Tail(Path(file.path), bars=not file.is_shared)
         self.cut = False  # True: the first part of the file is not shown
-        self._line = ""  # the text of an unfinished line
+        self._ranks: list[int] = []
+        self._rank_lines = RankLines()
+        self._line: dict[int, str] = {}  # the text of an unfinished line, by rank
+        self._skip: Counter[int] = Counter()  # number of a rank's next lines that are not shown
 
     @property
     def path(self) -> Path:
         return self.tail.path
+
+    def ranks(self) -> list[int]:
+        """Returns the wanted ranks that have printed, as far as both ends of the file show."""
+        self._ranks = self._ranks or [rank for rank in ranks_in(self.file) if self.wants(rank)]
+        return self._ranks
 
     def problem(self) -> str:
         try:
@@ -35,36 +47,66 @@ class RankLog:
             return error.strerror or str(error)
 
     def begin_at_last(self, count: int) -> None:
-        """Skips all lines except the last `count`."""
-        try:
-            with reading(self.path) as file:
-                self.tail.offset = max(self.tail.offset, start_of_last(file, count))
-        except OSError:
-            return
-        self.cut = self.tail.offset > 0
+        """Skips all lines of each rank except the last `count`. Only the end of the file is read: if a rank has printed
+        lines of more than 4 KiB on average, or long before others, fewer lines are left, and the first one may lack its
+        beginning."""
+        ranks, enough = self.ranks(), count + self.file.is_shared
+        look, most = max(LONG_LINE, 128 * count * len(ranks)), MOST + count * LONG_LINE * len(ranks)
+        while True:
+            data, start = end_of(self.file.path, min(look, most))
+            found = whole(data) if self.file.is_shared else {self.file.number: data}
+            lines = {rank: text.count(b"\n") + (text[-1:] not in b"\n") for rank, text in found.items()}
+            if not start or look >= most or all(lines.get(rank, 0) >= enough for rank in ranks):
+                break
+            look *= 4
+        self._skip = Counter({rank: has - count for rank, has in lines.items() if has > count})
+        self.tail.offset = start
+        self.cut = start > 0 or any(map(self.wants, self._skip))
 
-    def text(self, final: bool, limit: int = 1 << 20) -> Iterator[str]:
-        """Yields the file's new text unchanged, in whole lines. A line longer than `limit` bytes comes in pieces."""
-        while text := self.tail.read(final, limit):
-            yield text
+    def text(self, final: bool, limit: int = 1 << 20) -> Iterator[tuple[int, str]]:
+        """Yields the file's new text unchanged, in whole lines, with its rank: ranks that share a file come in their
+        order, `limit` bytes of the file at a time. A line longer than that comes in pieces."""
+        while data := self.tail.read_bytes(final, limit):
+            yield from self._of_ranks(self._taken(data))
             if self.tail.at_end:  # what is printed meanwhile is for the next call
-                return
+                break
+        if final:
+            yield from self._of_ranks(self._rank_lines.rest())
 
-    def lines(self, final: bool) -> Iterator[str]:
-        """Yields the file's new lines. Of a progress bar, which overwrites its line many times, only the last state is
-        yielded. Parts of a line, and the file's last line, may lack the \\n."""
-        for text in self.text(final):
+    def _taken(self, data: bytes) -> dict[int, bytes]:
+        if not self.file.is_shared:
+            return {self.file.number: data}
+        return self._rank_lines.take(data if data.endswith(b"\n") else data + b"\n")
+
+    def _of_ranks(self, found: dict[int, bytes]) -> Iterator[tuple[int, str]]:
+        for rank in sorted(filter(self.wants, found)):
+            text = found[rank]
+            if skip := self._skip[rank]:
+                self._skip[rank] = max(0, skip - text.count(b"\n"))
+                text = b"" if self._skip[rank] else text.split(b"\n", skip)[skip]
+            if text:
+                yield rank, text.decode(errors="replace")
+
+    def lines(self, final: bool) -> Iterator[tuple[int, str]]:
+        """Yields the file's new lines, one or several of a rank. Of a progress bar, which overwrites its line many
+        times, only the last state is yielded. Parts of a line, and the file's last line, may lack the \\n."""
+        for rank, text in self.text(final):
+            if text.endswith("\n") and "\r" not in text and "\0" not in text and rank not in self._line:
+                yield rank, text
+                continue
             first, *more = text.replace("\0", "").split("\n")
+            line = self._line.pop(rank, "")
             for part in more:
-                yield last_state(self._line + first) + "\n"
-                self._line, first = "", part
-            self._line = last_state(self._line + first, open_=True)
-            if len(self._line) > LONGEST:
-                yield self._line
-                self._line = ""
-        if final and self._line:
-            yield last_state(self._line)
-            self._line = ""
+                yield rank, last_state(line + first) + "\n"
+                line, first = "", part
+            line = last_state(line + first, open_=True)
+            if len(line) > LONGEST:
+                yield rank, line
+            elif line:
+                self._line[rank] = line
+        if final:
+            yield from ((rank, last_state(line)) for rank, line in self._line.items())
+            self._line.clear()
 
 
 def same_file(path: Path) -> Path:

@@ -9,16 +9,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from clusterdp.batch.files.rank_logs import log_files
 from clusterdp.errors import RunError
 from clusterdp.operate.logs.choice import Choice, named
-from clusterdp.operate.logs.chosen import announcement, attempt_of, attempts_of, chosen_logs, logs_in
+from clusterdp.operate.logs.chosen import (
+    announcement,
+    attempt_of,
+    attempts_of,
+    batch_script_log,
+    chosen_logs,
+    logs_in,
+    of_one_rank,
+)
 from clusterdp.operate.logs.errors import BATCH, ErrorFinder, ErrorReport
 from clusterdp.operate.logs.printer import Printer
 from clusterdp.operate.logs.rank_log import RankLog, same_file
 from clusterdp.operate.output.formatting import shown_path
 from clusterdp.operate.output.terminal import for_logs
 from clusterdp.operate.record.attempt_history import AttemptHistory
-from clusterdp.operate.record.log_files import batch_log, rank_logs
+from clusterdp.operate.record.log_files import batch_log
 from clusterdp.operate.record.run_history import RunHistory, check_read, read_history
 from clusterdp.operate.record.run_state import BROKEN_PIPE, INTERRUPTED
 from clusterdp.operate.status.follow import Pace, follow
@@ -66,8 +75,10 @@ def _print(history: RunHistory, choice: Choice, printer: Printer) -> None:
         if choice.attempt == "all":
             printer.notice(announcement(attempt))
         logs = chosen_logs(history, attempt, choice, seen)
-        printer.expect(log.rank for log in logs)
-        begin([log for log in logs if log.rank != BATCH], choice, printer)
+        ranks = [log for log in logs if log.file.number != BATCH]
+        if not choice.errors:
+            printer.expect(rank for log in ranks for rank in log.ranks())
+        begin(ranks, choice, printer)
         if choice.errors:
             found += _print_errors(history, attempt, logs, choice, printer)
         else:
@@ -78,14 +89,14 @@ def _print(history: RunHistory, choice: Choice, printer: Printer) -> None:
         if not found:
             printer.notice(f"nothing looks like an error in {_what(choice, attempts)}")
         return
-    with_logs = next((a for a in reversed(attempts) if rank_logs(history.run.attempt(a.name).logs)), None)
+    with_logs = next((a for a in reversed(attempts) if log_files(str(history.run.attempt(a.name).logs))), None)
     print_batch_end(history, choice, printer, with_logs)
 
 
 def _print_lines(logs: Sequence[RankLog], printer: Printer, final: bool) -> None:
     for log in logs:
-        for text in log.lines(final) if printer.labelled else log.text(final):
-            printer.text(text, log.rank)
+        for rank, text in log.lines(final) if printer.labelled else log.text(final):
+            printer.text(text, rank)
 
 
 def _print_errors(
@@ -170,19 +181,20 @@ class _Following:
         folder = self.run.attempt(attempt.name).logs
         if not self._folder.may_be_in(folder):
             return []
-        there = [(n, path) for n, path in logs_in(folder) if choice.wants(n)]
+        there = logs_in(folder, choice)
+        there = of_one_rank(there, choice) or [log for log in there if log.file.is_shared or log.ranks()]
         if choice.errors and choice.ranks is None:
-            there.append((BATCH, batch_log(self.run, attempt.job)))
-        for rank, path in there:
-            if str(path) in self._logs:
+            there.append(batch_script_log(self.run, attempt.job))
+        for log in there:
+            if log.file.path in self._logs:
                 continue
-            file = same_file(path)
+            file = same_file(log.path)
             if file not in self.files:
-                self.files[file] = RankLog(rank, path)
-                if rank != BATCH:
-                    new.append(self.files[file])
-            self._logs[str(path)] = self.files[file]
-        self.printer.expect(log.rank for log in new)
+                self.files[file] = log
+                if log.file.number != BATCH:
+                    new.append(log)
+            self._logs[log.file.path] = self.files[file]
+        self.printer.expect(rank for log in new for rank in log.ranks())
         return new
 
     def _drain(self, final: bool) -> None:
@@ -311,8 +323,8 @@ def begin(logs: Sequence[RankLog], choice: Choice, printer: Printer) -> None:
 
 
 def _missing(logs: Sequence[RankLog], choice: Choice, printer: Printer) -> None:
-    if choice.ranks is not None and logs:
-        for word in choice.ranks.without(log.rank for log in logs):
+    if choice.ranks is not None and (known := [rank for log in logs for rank in log.ranks()]):
+        for word in choice.ranks.without(known):
             printer.notice(f"there is no log of rank{'s' * ('-' in word)} {word}")
 
 
@@ -322,5 +334,6 @@ def _unreadable(logs: Sequence[RankLog], printer: Printer) -> None:
         if why := log.problem():
             reasons.setdefault(why, []).append(log)
     for why, those in reasons.items():
-        more = f" and those of {named(log.rank for log in those[1:])}" if len(those) > 1 else ""
+        others = named((log.file.number for log in those[1:]), "node" if those[0].file.is_shared else "rank")
+        more = f" and those of {others}" if len(those) > 1 else ""
         printer.notice(f"{shown_path(those[0].path)}{more}: cannot be read: {why}")

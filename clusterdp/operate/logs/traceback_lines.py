@@ -23,6 +23,11 @@ class TracebackLines:
         """Whether the current traceback still lacks its exception."""
         return self.state not in (0, EXCEPTION)
 
+    @property
+    def in_frames(self) -> bool:
+        """Whether each line that begins with a space belongs to the traceback."""
+        return self.state == FRAMES and not self.prefix
+
     def takes(self, line: str) -> bool:
         """Returns whether the line belongs to a traceback, also as its first line. An empty line after a traceback
         belongs to the traceback, because a chained traceback may follow."""

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from clusterdp.batch.files.causes import of_outcome
+from clusterdp.operate.record.log_files import printed_at
 from clusterdp.rundir import Attempt, RunDir
 from clusterdp.rundir.lenient_reads import (
     Record,
@@ -131,7 +132,7 @@ def read_attempt(
         failed_rank=integer(failed.get("rank")),
         failed_error=str(failed.get("error") or ""),
         heard_at=max((time_of(record) for record in [*own[-1:], *records[-1:]]), default=None),
-        printed_at=None if exited else modified(attempt.rank_log(0)),
+        printed_at=None if exited else printed_at(attempt.logs),
         **ending,
         **_read_progress(attempt, events, by_kind, first, records),
     )

@@ -1,4 +1,5 @@
-"""The paths of a run's logs: logs of the ranks, of torchrun's agents and of the batch script."""
+"""The paths of a run's logs: those of torchrun's agents and of the batch script. (batch/files/rank_logs.py has those of
+the ranks.)"""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ import re
 from pathlib import Path
 
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.names import names_in
+
+AGENT = re.compile(r"node-([0-9]{1,9})\.out")
 
 
 def batch_log(run: RunDir, job: str | None) -> Path:
@@ -16,17 +20,11 @@ def batch_log(run: RunDir, job: str | None) -> Path:
     return submitits if submitits.exists() and not ours.exists() else ours
 
 
-def rank_logs(logs: Path) -> list[tuple[int, Path]]:
-    """Returns the logs of the ranks, ordered by rank. The logs of torchrun's agents, `node-<n>.out` in the same folder,
-    are left out."""
-    return _numbered(logs, "rank")
+def printed_at(logs: Path) -> float | None:
+    """Returns the time at which a rank of the first node, or rank 0, printed last; None if it is unknown."""
+    return modified(logs / "node-00000.log") or modified(logs / "rank-00000.out")
 
 
 def agent_logs(logs: Path) -> list[tuple[int, Path]]:
     """Returns the logs of torchrun's agents, ordered by node."""
-    return _numbered(logs, "node")
-
-
-def _numbered(logs: Path, word: str) -> list[tuple[int, Path]]:
-    pattern = re.compile(rf"{word}-([0-9]{{1,9}})\.out")
-    return sorted((int(match[1]), logs / name) for name in names_in(logs) if (match := pattern.fullmatch(name)))
+    return sorted((int(found[1]), logs / name) for name in names_in(logs) if (found := AGENT.fullmatch(name)))

@@ -17,6 +17,7 @@ The evidence, the strongest first:
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,8 @@ from typing import TYPE_CHECKING
 
 from clusterdp.batch.decide.evidence import without_kills
 from clusterdp.batch.files.causes import CAUSES, FAULTS
-from clusterdp.operate.record.log_files import agent_logs, batch_log, rank_logs
+from clusterdp.batch.files.rank_logs import LogFile, log_files, log_of, ranks_in
+from clusterdp.operate.record.log_files import agent_logs, batch_log
 from clusterdp.operate.record.standstill import hang_of
 from clusterdp.operate.why.match import (
     MOST_LINES,
@@ -37,6 +39,7 @@ from clusterdp.operate.why.match import (
     looked_further,
     part_of_attempt,
     read_log,
+    read_logs,
     root_causes,
     task_messages,
 )
@@ -124,11 +127,12 @@ def find_failure(history: RunHistory) -> FirstFailure:
     agents = agent_logs(attempt.logs)
     said = [] if agents else list(task_messages(part))  # with torchrun, srun sees agents, not ranks
     note = ErrorNote.read(attempt)
-    ranks = paths = rank_logs(attempt.logs)
     first, error = (note.rank, note.error) if note.usable else (last.failed_rank, last.failed_error)
-    if any(rank == first for rank, _ in ranks) and known(error) is not TIMED_OUT:  # else any other may be behind
-        paths = sorted(ranks, key=lambda each: each[0] != first)[:FEW]
-    logs = [read_log(rank, log) for rank, log in paths]
+    files = log_files(str(attempt.logs))
+    paths, unread = _few(files, None if known(error) is TIMED_OUT else first)  # at a time-out, any rank may be behind
+    if not unread:
+        paths = _with_silent(files, [first, *(rank for each in said for rank in each.ranks)])
+    logs = read_logs(paths)
     found = (
         _named(logs, note)
         or _recorded(logs, last)
@@ -146,12 +150,37 @@ def find_failure(history: RunHistory) -> FirstFailure:
     followed = tuple(log.rank for log in logs if log.echoes and log.own is None and log.rank != found.rank)
     return replace(
         found,
-        node=_node_of(found.rank, note, said) or _by_blocks(history, last, found.rank, len(ranks)),
+        node=_node_of(found.rank, note, said) or _by_blocks(history, last, found.rank, len(paths) + unread),
         step=note.step if note.usable else None,
         followed=followed,
         behind=tuple(log.rank for log in logs if log.silent) if found.known is TIMED_OUT else (),
-        unread=len(ranks) - len(paths),
+        unread=unread,
     )
+
+
+def _few(files: list[LogFile], first: int | None) -> tuple[list[tuple[int, LogFile]], int]:
+    """Returns the logs of the rank that failed first and of others, FEW in all, and the number of the ranks that are
+    left out; nothing if the first rank is unknown, or has no log."""
+    own = log_of(files, first) if first is not None else None
+    if first is None or own is None:
+        return [], 0
+    found = [(first, own)]
+    for file in files:
+        found += [(rank, file) for rank in ranks_in(file) if rank != first]
+        if len(found) > FEW:
+            break
+    ranks = ranks_in(files[-1])[-1:] if files[-1].is_shared else [len(files) - 1]
+    return found[:FEW], max(0, *ranks, first) + 1 - FEW if len(found) > FEW else 0
+
+
+def _with_silent(files: Sequence[LogFile], named: Sequence[int | None]) -> list[tuple[int, LogFile]]:
+    """Returns the ranks with their logs. A rank that is named, and has printed nothing into the log of its node, has
+    that of the rank before it."""
+    ranks = {rank: file for file in files for rank in ranks_in(file)}
+    shared = sorted(rank for rank, file in ranks.items() if file.is_shared)
+    for rank in shared and {each for each in named if each is not None} - ranks.keys():
+        ranks[rank] = ranks[shared[max(0, bisect(shared, rank) - 1)]]
+    return sorted(ranks.items())
 
 
 def recorded_failure(history: RunHistory) -> FirstFailure | None:
@@ -181,7 +210,7 @@ def _ran(run: RunDir, attempt: AttemptHistory) -> bool:
     """Returns whether the attempt started its program. The cause `gave-up` alone does not show it: an attempt may give
     up before or after its program's start."""
     logs = run.attempt(attempt.name).logs
-    return bool(rank_logs(logs) or agent_logs(logs))
+    return bool(log_files(str(logs)) or agent_logs(logs))
 
 
 def _of_hang(attempt: Attempt, hang: Record) -> FirstFailure:
@@ -250,8 +279,9 @@ def _by_log(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailur
     order = {rank: at for at, message in reversed(list(enumerate(said))) for rank in message.ranks}
 
     def place(log: RankLog) -> tuple[bool, float, int, int]:
-        # If consequences follow an error in its log, the time of the error is unknown.
-        return (log.echoes, log.written if not log.echoes else 0.0, order.get(log.rank, len(said)), log.rank)
+        # If consequences follow an error in its log, or lines of other ranks, the time of the error is unknown.
+        written = 0.0 if log.echoes or log.file.is_shared else log.written
+        return (log.echoes, written, order.get(log.rank, len(said)), log.rank)
 
     own = [log for log in logs if log.own is not None]
     if not own:
@@ -262,7 +292,7 @@ def _by_log(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> FirstFailur
 
 def _by_agent(paths: Sequence[tuple[int, Path]], logs: Sequence[RankLog]) -> FirstFailure | None:
     """Returns the failure that torchrun's agents report for their ranks."""
-    agents = [read_log(node, log, 64 * 1024) for node, log in paths]
+    agents = [read_log(node, LogFile(node, str(log), False), 64 * 1024) for node, log in paths]
     by_rank = {log.rank: log for log in logs}
     for agent in agents:
         for cause in root_causes(agent.text.decode(errors="replace")):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 from clusterdp.batch.decide.evidence import TASKS_ENDED
+from clusterdp.batch.files.rank_logs import LogFile, ends_in
 from clusterdp.batch.files.texts import LAST as MOST_SAID
 from clusterdp.operate.why.signature import Signature
 from clusterdp.operate.why.signatures import SIGNATURES
-from clusterdp.plainfile import reading
-from clusterdp.rundir.tail import end_of, last_bytes
+from clusterdp.rundir.lenient_reads import modified
+from clusterdp.rundir.tail import last_bytes
 
 AFTER = 8  # lines after an error's line that may belong to the error
 MOST_AFTER = 40  # a program that prints more lines than this after an error has continued
@@ -269,16 +269,19 @@ def root_causes(text: str) -> list[TaskMessage]:
 
 @dataclass(frozen=True)
 class RankLog:
-    """The end of a rank's log, and the error in it. A log may have any size: only the last 8 KiB are read, and more if
+    """The end of a rank's log, and the error in it. A log may have any size: only its last 8 KiB are read, and more if
     these contain only errors that are consequences."""
 
     rank: int
-    path: Path
-    written: float  # time at which the log was last written to
-    size: int
+    file: LogFile
+    written: float  # time at which the file was last written to
     text: bytes  # the last bytes of the log
     own: LogError | None  # the last error that is not a consequence of another rank's failure
     echoes: bool  # True: the text contains a consequence
+
+    @property
+    def path(self) -> Path:
+        return Path(self.file.path)
 
     @cached_property
     def lines(self) -> list[bytes]:
@@ -306,23 +309,27 @@ def _decoded(lines: Sequence[bytes]) -> list[str]:
     return [line[:LONGEST].decode(errors="replace") for line in lines]
 
 
-def read_log(rank: int, path: Path, look: int = LOOK) -> RankLog:
-    """Reads the end of a log. A log that is missing, or not a file, counts as empty."""
-    try:
-        with reading(path) as file:
-            stat = os.fstat(file.fileno())
-            text = end_of(file, look).replace(b"\r", b"\n").rstrip()
-    except OSError:
-        return RankLog(rank, path, 0.0, 0, b"", None, False)
+def read_log(rank: int, file: LogFile, look: int = LOOK, ends: Mapping[int, bytes] | None = None) -> RankLog:
+    """Reads the end of a log. A log that is missing, or not a file, counts as empty. `ends`: from ends_in(), if other
+    ranks of the same file are read, too."""
+    text = (ends_in(file, look) if ends is None else ends).get(rank, b"")
+    text = text.partition(b"\n")[2] if len(text) == look else text
+    text = text.replace(b"\r", b"\n").rstrip()
     own, echoes = None, False
     for error in errors(text):
         if not error.consequence:
             own = error if echoes or not went_on(text.split(b"\n"), error) else None
             break
         echoes = True
-    return RankLog(rank, path, stat.st_mtime, stat.st_size, text, own, echoes)
+    return RankLog(rank, file, modified(Path(file.path)) or 0.0, text, own, echoes)
+
+
+def read_logs(files: Sequence[tuple[int, LogFile]]) -> list[RankLog]:
+    """Reads the ends of the logs of ranks, those that share a file at once."""
+    ends = {file: ends_in(file, LOOK) for file in {file for _, file in files} if file.is_shared}
+    return [read_log(rank, file, ends=ends.get(file)) for rank, file in files]
 
 
 def looked_further(log: RankLog) -> RankLog:
     """Returns the log with FURTHER bytes read, if the errors in its text are all consequences."""
-    return read_log(log.rank, log.path, FURTHER) if log.size > LOOK and log.own is None and log.echoes else log
+    return read_log(log.rank, log.file, FURTHER) if log.own is None and log.echoes else log

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from clusterdp.batch.files.rank_logs import text_of
 from clusterdp.errors import CheckpointError
 from clusterdp.operate.record.attempt_history import AttemptHistory
 from clusterdp.operate.record.run_history import RunHistory
@@ -165,10 +166,8 @@ def _numbers(attempts: Sequence[Attempt], facts: Facts) -> dict[int, list[tuple[
     """Returns, by step, the decimal numbers in the line of this step, each with the word before the number."""
     found: dict[int, list[tuple[str, str]]] = {}
     for attempt in attempts:
-        with suppress(OSError):
-            text = attempt.rank_log(0).read_text("utf-8", "replace")
-            for step, line in lines_of_steps(text, facts.counter):
-                found[step] = [(each["name"] or "", each["number"]) for each in _decimals(line)]
+        for step, line in lines_of_steps(text_of(str(attempt.logs), 0), facts.counter):
+            found[step] = [(each["name"] or "", each["number"]) for each in _decimals(line)]
     return found
 
 

@@ -5,11 +5,11 @@ Evidence from the kernel's events and the run's files comes first, then lines of
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
+from clusterdp.batch.files.rank_logs import log_files, ranks_in
 from clusterdp.check.program import CodePlace
 from clusterdp.operate.record.run_history import RunHistory
 from clusterdp.operate.why.first_failure import find_failure
@@ -95,9 +95,10 @@ def _began_anew(case: FailedDrill, number: int) -> bool:
 
 def _first_steps(case: FailedDrill, name: str) -> dict[int, int]:
     """Returns the first step that each rank printed in this attempt."""
-    logs = (case.history.run.attempt(name).rank_log(rank) for rank in itertools.count())
-    steps = (read_steps(log, case.facts.counter) for log in itertools.takewhile(Path.exists, logs))
-    return {rank: told[0] for rank, told in enumerate(steps) if told}
+    attempt = case.history.run.attempt(name)
+    ranks = {rank for file in log_files(str(attempt.logs)) for rank in ranks_in(file)}
+    steps = {rank: read_steps(attempt, case.facts.counter, rank) for rank in sorted(ranks)}
+    return {rank: told[0] for rank, told in steps.items() if told}
 
 
 def _is_early(case: FailedDrill, step: int | None) -> bool:

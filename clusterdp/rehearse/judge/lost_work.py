@@ -149,5 +149,5 @@ def read_steps_of(history: RunHistory, files: Mapping[str, FileUse], usual: Mapp
 
 def printed(history: RunHistory, run: RunDir, facts: Facts) -> list[tuple[str, list[int]]]:
     """Returns (name, printed steps) of each attempt that printed steps."""
-    told = [(each.name, read_steps(run.attempt(each.name).rank_log(0), facts.counter)) for each in history.attempts]
+    told = [(each.name, read_steps(run.attempt(each.name), facts.counter)) for each in history.attempts]
     return [(name, steps) for name, steps in told if steps]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
+from clusterdp.batch.files.rank_logs import log_files, log_of
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.printed_steps import GrowingLog, last_step
@@ -76,8 +77,10 @@ class LiveRun:
             history = read_history(self.run)
             if history.attempts and history.attempts[-1].name == attempt.name and history.step is not None:
                 return history.step
-        log = attempt.rank_log(0)
-        if self._counter:
+        log = log_of(log_files(str(attempt.logs)), 0)
+        if log is None:
+            step = None
+        elif self._counter:
             step = last_step(log, self._counter)
         else:
             step = self._growing.setdefault(attempt.name, GrowingLog(log)).last_step()

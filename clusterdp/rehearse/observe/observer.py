@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
+from clusterdp.batch.files.rank_logs import text_of
 from clusterdp.checkpoint.format.manifest import list_checkpoints
 from clusterdp.fakeslurm.core.file_traps import DELETE
 from clusterdp.operate.record.run_history import read_history
@@ -106,14 +107,11 @@ class Observer:
 
     def _printed(self) -> list[int]:
         attempt = self._live.attempt
-        return read_steps(attempt.rank_log(0), self._counter()) if attempt else []
+        return read_steps(attempt, self._counter()) if attempt else []
 
     def _counter(self) -> str:
         attempt = self._live.attempt
-        try:
-            return counter_of(attempt.rank_log(0).read_text("utf-8", "replace")) if attempt else ""
-        except OSError:
-            return ""
+        return counter_of(text_of(str(attempt.logs), 0)) if attempt else ""
 
 
 def _save_shape(run: RunDir, events: FileEvents, written: Iterable[str]) -> SaveShape:

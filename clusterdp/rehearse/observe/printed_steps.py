@@ -13,9 +13,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Set
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from clusterdp.batch.files.rank_logs import LogFile, ends_in, text_of
+from clusterdp.operate.logs.rank_log import RankLog
+from clusterdp.rundir import Attempt
 
 _END = r"(?!\d|\.\d)"  # the step must be an integer: `35.4` is not a step
 _STEP = re.compile(
@@ -75,34 +77,25 @@ def counter_of(text: str) -> str:
     return _likeliest(_counters(text))
 
 
-def read_steps(log: Path, counter: str = "") -> list[int]:
-    try:
-        return steps_of(log.read_text("utf-8", "replace"), counter)
-    except OSError:
-        return []
+def read_steps(attempt: Attempt, counter: str = "", rank: int = 0) -> list[int]:
+    """Returns the steps that a rank has printed; an empty list if it has no log."""
+    return steps_of(text_of(str(attempt.logs), rank), counter)
 
 
-def last_step(log: Path, counter: str = "") -> int | None:
-    """Returns the last step in the last TAIL bytes of a log, or None."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - TAIL))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return None
-    steps = steps_of(text, counter)
+def last_step(log: LogFile, counter: str = "") -> int | None:
+    """Returns the last step in the last TAIL bytes of rank 0's log, or None."""
+    steps = steps_of(ends_in(log, TAIL).get(0, b"").decode("utf-8", "replace"), counter)
     return steps[-1] if steps else None
 
 
 class GrowingLog:
-    """A log whose counter is not known yet, which several threads may read.
+    """The log of rank 0, whose counter is not known yet, and which several threads may read.
 
     The whole log is read, because only its begin shows the first epoch of a counter that starts again in each epoch.
     """
 
-    def __init__(self, log: Path):
-        self._log = log
-        self._read = 0
+    def __init__(self, log: LogFile):
+        self._log = RankLog(log, lambda rank: rank == 0)
         self._rest = ""  # the last line, which may be incomplete
         self._found: dict[str, list[_Told]] = {}
         self._counter = ""
@@ -119,12 +112,8 @@ class GrowingLog:
 
     def _has_more(self) -> bool:
         """Reads the text that the log has gained. Returns whether this text has complete lines."""
-        new = b""
-        with suppress(OSError), self._log.open("rb") as file:
-            file.seek(self._read)
-            new = file.read()
-        self._read += len(new)
-        *lines, self._rest = re.split(r"[\r\n]", self._rest + new.decode("utf-8", "replace"))
+        new = "".join(text for _, text in self._log.text(final=not self._log.file.is_shared))
+        *lines, self._rest = re.split(r"[\r\n]", self._rest + new)
         for before, told in _counters("\n".join(lines)).items():
             self._found.setdefault(before, []).extend(told)
         return bool(lines)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from clusterdp.batch.files.rank_logs import text_of
 from clusterdp.errors import CheckpointError, ConfigError
 from clusterdp.plainfile import read_plain, reading
 from clusterdp.rehearse.state.end_state import EndState, Leaf
@@ -134,11 +135,7 @@ def _named(path: Path, folder: Path) -> str:
 def _of_logs(pattern: str, run: RunDir | None) -> dict[str, Leaf]:
     expression = _expression(pattern)
     for attempt in reversed(run.attempts() if run else []):
-        try:
-            text = attempt.rank_log(0).read_text("utf-8", "replace")
-        except OSError:  # no log, because the attempt ended before rank 0 had started
-            continue
-        for match in reversed([*expression.finditer(text)]):
+        for match in reversed([*expression.finditer(text_of(str(attempt.logs), 0))]):
             if expression.groups < 2 and not expression.groupindex:
                 return leaves_of(_number(match[expression.groups]), "metrics", pattern)
             words = match.groupdict() or {str(i): word for i, word in enumerate(match.groups(), 1)}

@@ -31,6 +31,7 @@ READ_BY_SRUN = {  # variable -> the options of sbatch that set the variable
     "SLURM_GPUS_PER_TASK": {"gpus-per-task"},
     "SLURM_NTASKS_PER_GPU": {"ntasks-per-gpu"},
     "SLURM_GPU_BIND": {"gpu-bind"},
+    "SLURM_UNBUFFEREDIO": set(),  # a line in a log would end where a write ends
     "SLURM_TRES_BIND": {"tres-bind", "gpu-bind", "gpus-per-task"},
 }
 

@@ -201,6 +201,9 @@ def test_last_attempt_without_a_recorded_end_lasts_until_its_log_grew(builder: R
     attempt = builder.submitted().attempt().printed("x")
     os.utime(attempt.files.rank_log(0), (builder.now + 21, builder.now + 21))
     assert account(builder).total.allocated == pytest.approx(21, abs=1)
+    attempt.labelled("1: x")
+    os.utime(attempt.files.logs / "node-00000.log", (builder.now + 31, builder.now + 31))
+    assert account(builder).total.allocated == pytest.approx(31, abs=1)
 
 
 def test_slurmstepds_notice_sets_an_attempts_end_despite_a_later_exit_record(builder: RunBuilder) -> None:

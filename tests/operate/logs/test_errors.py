@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp.batch.files.rank_logs import LogFile
 from clusterdp.operate.logs.errors import BATCH, ErrorFinder, ErrorReport
 from clusterdp.operate.logs.printer import Printer
 from clusterdp.operate.logs.rank_log import RankLog
@@ -23,7 +24,8 @@ def found(folder: Path, *logs: str, last: int | None = None, batch: str = "") ->
     for rank, text in enumerate([*logs, batch] if batch else logs):
         path = folder / f"{rank}.out"
         path.write_text(text)
-        report.add(ErrorFinder(RankLog(BATCH if batch and rank == len(logs) else rank, path)).errors(final=True))
+        log = LogFile(BATCH if batch and rank == len(logs) else rank, str(path), False)
+        report.add(ErrorFinder(RankLog(log)).errors(final=True))
     printer = Printer(out, labelled=True)
     report.print(printer, last)
     printer.flush()
@@ -147,7 +149,7 @@ def test_logs_errors_shortens_huge_lines_and_removes_progress_bars(tmp_path: Pat
 
 def test_error_finder_returns_a_traceback_written_in_pieces_whole(tmp_path: Path) -> None:
     path = tmp_path / "0.out"
-    finder = ErrorFinder(RankLog(0, path))
+    finder = ErrorFinder(RankLog(LogFile(0, str(path), False)))
     path.write_text("")
     seen = []
     for end in (20, 50, 60, 90, len(TRACEBACK)):

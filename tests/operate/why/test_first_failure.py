@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from clusterdp.batch.files import rank_logs
 from clusterdp.operate.record.run_history import read_history
 from clusterdp.operate.why import match
 from clusterdp.operate.why.failure_words import facts
@@ -173,14 +174,13 @@ def test_find_failure_reads_only_the_ends_of_thousand_logs(
         attempt.printed("noise\n" * 10_000 if rank == 500 else ECHO, rank)
     attempt.printed("noise\n" * 10_000 + CAUSE, 999).failed()
     read = []
-    real = match.end_of
+    real = rank_logs._read
 
-    def counted(*args: object) -> bytes:
-        data: bytes = real(*args)  # type: ignore[arg-type]
-        read.append(len(data))
-        return data
+    def counted(path: str, most: int) -> tuple[bytes, int]:
+        read.append(abs(most))
+        return real(path, most)
 
-    monkeypatch.setattr(match, "end_of", counted)
+    monkeypatch.setattr(rank_logs, "_read", counted)
     assert find_failure(read_history(builder.run)).rank == 999
     assert len(read) <= 1003
     assert max(read) <= match.LOOK
@@ -356,3 +356,32 @@ def test_cuda_assertion_is_shown_with_its_traceback(builder: RunBuilder, at_the_
     assert found.lines[0] == check.format(31).strip()
     assert found.lines[-1] == f"torch.AcceleratorError: {says}".strip()
     assert len(found.lines) == 5
+
+
+def test_failure_in_a_shared_log_names_its_rank(builder: RunBuilder) -> None:
+    texts = {0: ECHO, 1: ECHO, 3: "step 1\n" + CAUSE}
+    lines = [
+        f"{rank}: {text.splitlines()[at]}" for at in range(4) for rank, text in texts.items() if at < text.count("\n")
+    ]
+    attempt = builder.submitted().attempt().labelled(*lines).labelled("4: fine", node=1).failed(exit=1)
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.evidence, found.followed) == (3, "log", (0, 1))
+    assert found.lines == CAUSE.splitlines()
+    assert found.log == attempt.files.logs / "node-00000.log"
+
+
+def test_srun_message_orders_own_errors_in_shared_logs(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().labelled("0: ValueError: a", "1: ValueError: b")
+    attempt.labelled("2: ValueError: c", node=1).failed(exit=1)
+    exits = (f"srun: error: n{node}: task {rank}: Exited with exit code 1\n" for node, rank in ((2, 2), (1, 1), (1, 0)))
+    builder.batch_log("".join(exits))
+    assert find_failure(read_history(builder.run)).rank == 2
+
+
+def test_rank_killed_before_its_first_line_has_the_log_of_its_node(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().labelled("0: step 1", "2: step 1").labelled("4: step 1", node=1)
+    attempt.failed(exit=137)
+    builder.batch_log("srun: error: n1: task 3: Killed\n")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.node, found.said, found.lines) == (3, "n1", "Killed", [])
+    assert found.log == attempt.files.logs / "node-00000.log"

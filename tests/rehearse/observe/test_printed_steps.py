@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp.batch.files.rank_logs import LogFile
 from clusterdp.rehearse.observe import printed_steps
 from clusterdp.rehearse.observe.printed_steps import GrowingLog, counter_of, last_step, steps_of
 
@@ -59,18 +60,18 @@ def test_growing_progress_bar_is_one_counter() -> None:
 
 
 def test_last_step_returns_the_last_printed_step_or_none(tmp_path: Path) -> None:
-    log = tmp_path / "rank-00000.out"
-    assert last_step(log) is None
+    log, file = tmp_path / "log", LogFile(0, str(tmp_path / "log"), False)
+    assert last_step(file) is None
     log.write_text("".join(f"step {i}\r" for i in range(5000)))
-    assert last_step(log) == 4999
+    assert last_step(file) == 4999
     log.write_text("hello\n")
-    assert last_step(log) is None
+    assert last_step(file) is None
 
 
 def test_growing_log_counts_epochs_from_its_first_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(printed_steps, "CHOSEN_S", 0.0)
-    log = tmp_path / "log"
-    growing = GrowingLog(log)
+    log, rank_log = tmp_path / "log", LogFile(0, str(tmp_path / "log"), False)
+    growing = GrowingLog(rank_log)
     assert growing.last_step() is None
     seen = []
     with log.open("w") as file:
@@ -80,7 +81,7 @@ def test_growing_log_counts_epochs_from_its_first_line(tmp_path: Path, monkeypat
                 file.flush()
             seen.append(growing.last_step())
     assert seen == [32 * epoch for epoch in range(1, 41)]
-    assert last_step(log) != seen[-1], "its end alone"
+    assert last_step(rank_log) != seen[-1], "its end alone"
 
 
 def test_instantly_full_progress_bar_is_not_read_as_steps() -> None:
