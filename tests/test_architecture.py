@@ -101,7 +101,7 @@ MOST_LINES = {
     # tasks that stand for forked ranks; the agent of a node; ranks that go on with fewer nodes; logs of nodes
     "batch": 6540,
     "check": 3420,
-    "checkpoint": 7520,  # agreements through either
+    "checkpoint": 7823,  # the file of a node, which its ranks write together
     "cli": 2220,
     "config": 2715,
     "fakeslurm": 17335,
@@ -111,7 +111,7 @@ MOST_LINES = {
     "remote": 1790,  # --on HOST: a cluster behind ssh
     "rundir": 700,
     "slurm": 1100,
-    "storage": 1460,
+    "storage": 1510,
     "submission": 3300,
     "top": 690,
     "train": 18085,  # a fork server on each node; the same bits on any number of ranks

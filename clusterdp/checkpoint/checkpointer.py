@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterdp.checkpoint.errors import ClaimLost, LostContact
 from clusterdp.checkpoint.format.layout import step_folder
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest
+from clusterdp.checkpoint.format.node_file import Room
 from clusterdp.checkpoint.format.phase import Phase
 from clusterdp.checkpoint.load import import_foreign
 from clusterdp.checkpoint.load.choose import choose
@@ -40,6 +41,7 @@ from clusterdp.checkpoint.save import replica_check, state_snapshot
 from clusterdp.checkpoint.save.commit import Committer
 from clusterdp.checkpoint.save.memory_copies import MemoryCopies
 from clusterdp.checkpoint.save.mirror import Mirror
+from clusterdp.checkpoint.save.node_writer import NodeWriter
 from clusterdp.checkpoint.save.save import STAGES, Commit, Save
 from clusterdp.checkpoint.save.writer import RankWriter, StagingMemory
 from clusterdp.checkpoint.state import as_built, plain_holders, rng, stateful
@@ -117,6 +119,7 @@ class Checkpointer:
         self._saves = 0
         self.token = ""  # of the newest save that has begun here, or of the restored one
         self._memory = StagingMemory()
+        self._room: Room | None = Room()  # in the files of nodes; None after a failure: the next save has none
         self._save: Save | None = None  # the save in progress, on all ranks
         self._copies_now = False  # whether this save is a copy
         self._ended = 0  # number of saves that have ended, committed or failed
@@ -280,7 +283,9 @@ class Checkpointer:
         compare_all = compare_all and self._check_every > 0
         if compare_all:
             replica_check.compare_all(taken.shared, self._ranks)
-        writer = RankWriter(self.storage, step_folder(step), self._next_token(), self._ranks)
+        of_save = self.storage, step_folder(step), self._next_token(), self._ranks
+        is_shared = len(self._ranks.beside) > 1 and self.storage.has_shared_files
+        writer = NodeWriter(self._room, *of_save) if self._room and is_shared else RankWriter(*of_save)
         self._save = Save(
             self._ranks,
             self._committer,
@@ -307,9 +312,10 @@ class Checkpointer:
             raise
         except CheckpointError:
             self._close(save)
+            self._room = None
             raise
         if commit is not None:
-            self._prove_next = False
+            self._prove_next, self._room = False, save.room
             self.compare_s = save.compare_s or self.compare_s
             self._commits += 1  # counts commits, not saves, so that the save after a failed comparison repeats it
             self._check_next = self._check_every > 0 and self._commits % self._check_every == 0

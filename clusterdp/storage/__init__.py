@@ -2,11 +2,11 @@
 
     storage = open_storage("/scratch/run/checkpoints")     or file://, s3://, sftp://, memory://, ... (any of fsspec's)
 
-Names are relative to the URL and have forward slashes (`step_00000010/x.json`). No method overwrites a file: if the
-name exists, FileExistsError is raised. A file is durable when the method that creates it returns: on a file system the
-file has been fsynced (its folder is fsynced by `sync_folder`). On a store, the size of the stored file has been read
-back. Errors are OSError, as Python's own file functions raise them. ConfigError means that a URL cannot be opened at
-all.
+Names are relative to the URL and have forward slashes (`step_00000010/x.json`). No method but write_at() overwrites a
+file: if the name exists, FileExistsError is raised. A file is durable when the method that creates it returns: on a
+file system the file has been fsynced (its folder is fsynced by `sync_folder`). On a store, the size of the stored file
+has been read back. Errors are OSError, as Python's own file functions raise them. ConfigError means that a URL cannot
+be opened at all.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ class Storage(ABC):
     # On at most so many nodes, each rank reads all bytes. On more nodes, each rank reads a share, and sends it.
     nodes_that_read_all = 0
     is_divided = False  # True if a rank finds only files that ranks of its own node have written
+    has_shared_files = False  # whether several processes of a machine can write one file with write_at()
 
     @abstractmethod
     def list(self, folder: str = "") -> list[str]:
@@ -63,6 +64,15 @@ class Storage(ABC):
     @abstractmethod
     def write(self, name: str, chunks: Iterable[memoryview]) -> None:
         """Creates a file. A reader may see the file half-written. After an error, a part of the file may remain."""
+
+    def write_at(self, name: str, size: int, start: int, chunks: Iterable[memoryview]) -> None:
+        """Writes bytes of a file from `start` on, beside other processes of this machine that write other bytes of it.
+        If the file does not exist, it is created with `size` zeros. The bytes are durable after sync()."""
+        raise NotImplementedError
+
+    def sync(self, name: str) -> None:
+        """Makes all bytes durable that processes of this machine have written with write_at()."""
+        raise NotImplementedError
 
     @abstractmethod
     def publish(self, name: str, data: bytes) -> None:

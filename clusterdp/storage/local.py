@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +26,11 @@ class LocalStorage(Storage):
     def __init__(self, path: str | os.PathLike[str]):
         self.root = Path(path).absolute()
         self.url = str(self.root)
+
+    @cached_property
+    def has_shared_files(self) -> bool:  # type: ignore[override]
+        """False on FUSE, because some of its file systems upload a file as a whole whenever a process closes it."""
+        return not (mount_of(self.root) or ("", "fuse"))[1].startswith("fuse")
 
     def path(self, name: str) -> Path:
         return self.root / checked(name)
@@ -70,6 +76,24 @@ class LocalStorage(Storage):
 
     def write(self, name: str, chunks: Iterable[memoryview]) -> None:
         _create(self.path(name), chunks)
+
+    def write_at(self, name: str, size: int, start: int, chunks: Iterable[memoryview]) -> None:
+        with self._writable(name, os.O_CREAT) as fd:
+            if os.fstat(fd).st_size < size:
+                os.ftruncate(fd, size)
+            _fill(fd, start, chunks)
+
+    def sync(self, name: str) -> None:
+        with self._writable(name) as fd:  # CIFS does not sync a file that is open for reading
+            _sync(fd)
+
+    @contextmanager
+    def _writable(self, name: str, flags: int = 0) -> Iterator[int]:
+        fd = os.open(self.path(name), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o644)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def publish(self, name: str, data: bytes) -> None:
         path = self.path(name)
@@ -122,6 +146,20 @@ class LocalStorage(Storage):
                 os.close(fd)
 
 
+def mount_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> tuple[str, str] | None:
+    """Returns (mount point, type) of the file system that contains a folder; None if /proc does not list this file
+    system."""
+    try:
+        rows = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError:
+        return None
+    path = Path(os.path.realpath(folder))
+    found = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]
+    of_it = [row for row in found if path.is_relative_to(row[0])]
+    # If several file systems have one mount point, autofs is first.
+    return max(of_it, key=lambda row: len(row[0]), default=None)
+
+
 def _open_folder(name: str, within: int) -> int:
     try:
         return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
@@ -133,16 +171,19 @@ def _open_folder(name: str, within: int) -> int:
 
 def _create(path: Path, chunks: Iterable[memoryview]) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    done = 0
     try:
-        for chunk in chunks:
-            while chunk:
-                count = os.write(fd, chunk)
-                _start_writing(fd, done, count)
-                chunk, done = chunk[count:], done + count
+        _fill(fd, 0, chunks)
         _sync(fd)
     finally:
         os.close(fd)
+
+
+def _fill(fd: int, at: int, chunks: Iterable[memoryview]) -> None:
+    for chunk in chunks:
+        while chunk:
+            count = os.pwrite(fd, chunk, at)
+            _start_writing(fd, at, count)
+            chunk, at = chunk[count:], at + count
 
 
 def _start_writing(fd: int, start: int, length: int) -> None:

@@ -49,6 +49,14 @@ class Faulty(LocalStorage):
         super().write(name, self._cut(chunks))
         self._pass("write: fsync")
 
+    def write_at(self, name: str, size: int, start: int, chunks: Iterable[memoryview]) -> None:
+        self._pass("write")
+        super().write_at(name, size, start, self._cut(chunks))
+
+    def sync(self, name: str) -> None:
+        super().sync(name)
+        self._pass("write: fsync")
+
     def _cut(self, chunks: Iterable[memoryview]) -> Iterator[memoryview]:
         for chunk in chunks:
             yield chunk[: len(chunk) // 2]

@@ -29,12 +29,19 @@ class Gate(LocalStorage):
         self.fail: OSError | None = None
 
     def write(self, name: str, chunks: Iterable[memoryview]) -> None:
+        self._pass()
+        super().write(name, chunks)
+
+    def write_at(self, name: str, size: int, start: int, chunks: Iterable[memoryview]) -> None:
+        self._pass()
+        super().write_at(name, size, start, chunks)
+
+    def _pass(self) -> None:
         self.writing.set()
         assert self.gate.wait(60)
         if self.fail is not None:
             failure, self.fail = self.fail, None
             raise failure
-        super().write(name, chunks)
 
 
 class Nice(LocalStorage):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import random
 import shutil
@@ -10,13 +12,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from clusterdp.checkpoint import Checkpointer, DamagedError, Restored, list_checkpoints
 from clusterdp.checkpoint.format.checksum import checksums
 from clusterdp.checkpoint.format.layout import manifest_name
 from clusterdp.checkpoint.format.verified_reads import read_manifest, verify
 from clusterdp.storage import LocalStorage
-from tests.checkpoint.gang import on_ranks
+from tests.checkpoint.gang import Gang, on_ranks
 from tests.checkpoint.training import Counter
 
 SIZE = 300_000  # floats: with the noise, two blocks
@@ -103,7 +106,7 @@ def linked(path: Path, rng: random.Random, other: Path) -> None:
 
 def misplaced(path: Path, rng: random.Random, other: Path) -> None:
     """Under the name that it would have in a checkpoint of two ranks; a manifest as that of another save."""
-    changes = {"-of-0001": "-of-0002", "r0000.": "r0001.", "-0001.json": "-0002.json"}
+    changes = {"-of-0001": "-of-0002", "r0000.": "r0001.", "n0000.": "n0001.", "-0001.json": "-0002.json"}
     old, new = next((old, new) for old, new in changes.items() if old in path.name)
     path.rename(path.with_name(path.name.replace(old, new)))
 
@@ -111,14 +114,22 @@ def misplaced(path: Path, rng: random.Random, other: Path) -> None:
 DAMAGES = (flip, flip, hole, garbage, truncate, grow, lose, swap, older, linked, misplaced)
 
 
-def damage_and_restore(folder: Path, seed: int, scratch: Path) -> None:
+def damage_and_restore(
+    folder: Path, seed: int, scratch: Path, rank: int = 0, together: Callable[[], object] = lambda: None
+) -> None:
+    """together: returns when all ranks have called it."""
     rng = random.Random(seed)
-    shutil.copytree(folder, scratch)
+    if rank == 0:
+        shutil.copytree(folder, scratch)
     newest = scratch / "step_00000002"
-    path, other = rng.sample(sorted(newest.iterdir()), 2)
+    path, other = rng.sample(sorted((folder / newest.name).iterdir()), 2)
+    path, other = newest / path.name, newest / other.name
     damage = rng.choice(DAMAGES)
-    damage(path, rng, other)
+    if rank == 0:
+        damage(path, rng, other)
+    together()
     restored, live = load(scratch)
+    together()
     what = f"seed {seed}: {damage.__name__} of {path.name} (and {other.name})"
     assert restored.step == 1, f"{what} was not noticed"
     assert live["shared"].state["value"] == 1, what
@@ -129,7 +140,9 @@ def damage_and_restore(folder: Path, seed: int, scratch: Path) -> None:
         others = {swap: other.name, misplaced: manifest.name}
         named = path.name in restored.skipped[0] or others.get(damage, path.name) in restored.skipped[0]
         assert named, (what, restored.skipped)
-    shutil.rmtree(scratch)
+    together()
+    if rank == 0:
+        shutil.rmtree(scratch)
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +194,23 @@ def test_every_changed_byte_of_a_checkpoint_data_file_changes_its_checksum(tmp_p
 
 
 def save_as_gang(rank: int, size: int, folder: str) -> None:
-    for value in (1.0, 2.0):
-        Checkpointer(folder, state(value)).save(int(value))
+    for value in (1, 2):
+        save(Path(folder), value)
+
+
+def restore_as_gang(rank: int, size: int, folder: str, seeds: range) -> None:
+    logging.disable()
+    for seed in seeds:
+        damage_and_restore(Path(folder), seed, Path(folder).parent / "scratch", rank, dist.barrier)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(1000, 3000), marks=pytest.mark.slow)], ids=len)
+def test_ranks_never_load_a_randomly_damaged_file_of_their_node(tmp_path: Path, seeds: range) -> None:
+    on_ranks(2, save_as_gang, str(tmp_path / "good"))
+    assert sorted(path.suffix for path in tmp_path.glob("good/step_00000002/*")) == [".json", ".safetensors"]
+    with Gang(2, restore_as_gang, str(tmp_path / "good"), seeds) as gang:
+        gang.results(1800)
 
 
 def load_as_gang(rank: int, size: int, folder: str) -> tuple[int, float]:
@@ -194,8 +222,9 @@ def load_as_gang(rank: int, size: int, folder: str) -> tuple[int, float]:
 
 def test_damage_seen_by_one_rank_makes_all_ranks_restore_the_previous_checkpoint(tmp_path: Path) -> None:
     on_ranks(3, save_as_gang, str(tmp_path))
-    (path,) = (tmp_path / "step_00000002").glob("*r0002.json")
+    (path,) = (tmp_path / "step_00000002").glob("*n0000.safetensors")
+    own = json.loads(path.read_bytes()[8:4096])["own-r0002"]["data_offsets"][0]
     with path.open("r+b") as file:
-        file.seek(100)
+        file.seek(4096 + own + 100)
         file.write(b"\0")
     assert on_ranks(3, load_as_gang, str(tmp_path)) == [(1, SIZE + 3.0)] * 3

@@ -179,4 +179,6 @@ def test_upload_of_a_checkpoint_by_three_ranks_reaches_the_store(tmp_path: Path)
     near, far = tmp_path / "near", tmp_path / "far"
     assert on_ranks(3, save_on, str(near), str(far)) == [True] * 3
     assert steps(far) == [1]
-    assert {path.name for path in far.rglob("*-r000?*")} == {path.name for path in near.rglob("*-r000?*")}
+    files = [{path.name: path.read_bytes() for path in folder.glob("*/*")} for folder in (far, near)]
+    assert files[0] == files[1]
+    assert len(files[0]) == 2, "of their node, and the manifest"

@@ -244,11 +244,18 @@ def save(rank: int, size: int, folder: str) -> dict[str, numpy.ndarray[Any, Any]
     return {**tensors, **{name: moment.numpy().copy() for name, moment in moments.items()}}
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, numpy.ndarray[Any, Any]]]:
+def save_on_nodes(rank: int, size: int, folder: str, nodes: str) -> dict[str, numpy.ndarray[Any, Any]]:
+    os.environ["SLURMD_NODENAME"] = nodes[rank]
+    return save(rank, size, folder)
+
+
+@pytest.fixture(scope="module", params=["abc", "aba"], ids=["files of ranks", "a file of a node"])
+def saved(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, numpy.ndarray[Any, Any]]]:
     """The folder of checkpoints of three ranks, and some of the newest one's tensors."""
     folder = tmp_path_factory.mktemp("saved")
-    return folder, on_ranks(3, save, str(folder))[0]
+    return folder, on_ranks(3, save_on_nodes, str(folder), request.param)[0]
 
 
 def test_checkpoint_format_example_reads_a_checkpoint_of_three_ranks(saved: Any) -> None:
@@ -263,7 +270,7 @@ def test_checkpoint_format_example_reads_a_checkpoint_of_three_ranks(saved: Any)
     assert state["model"]["$module"]["0.weight"] == {"$tensor": "model/0.weight"}
 
 
-@pytest.mark.parametrize("pattern", ["*-of-*.safetensors", "MANIFEST.*.json"])
+@pytest.mark.parametrize("pattern", ["*-[rn]000?*[!l].safetensors", "MANIFEST.*.json"])
 def test_checkpoint_format_example_refuses_damaged_files(saved: Any, pattern: str) -> None:
     folder, _ = saved
     for file in folder.glob(f"step_00000100/{pattern}"):
@@ -284,12 +291,18 @@ def test_saved_tensors_have_the_layout_of_the_checkpoint_format_page(saved: Any)
         end = -(-(offset + size) // 64) * 64
     cuts = [*(rank * end // 3 // 64 * 64 for rank in range(3)), end]
     for rank in range(3):
-        data = (where / f"{head['data']}-r{rank:04d}-of-0003.safetensors").read_bytes()
+        name, file = f"{head['data']}-r{rank:04d}-of-0003.safetensors", f"{head['data']}-n0000.safetensors"
+        size, at = cuts[rank + 1] - cuts[rank], body["files"][name].get("at")
+        data = (where / (file if at else name)).read_bytes()
         assert int.from_bytes(data[:8], "little") == 4088
-        assert json.loads(data[8:4096])["slice"]["dtype"] == "U8"
-        assert len(data) - 4096 == cuts[rank + 1] - cuts[rank] > 0
+        tensor = json.loads(data[8:4096])[f"slice-r{rank:04d}" if at else "slice"]
+        assert (tensor["dtype"], tensor["shape"]) == ("U8", [size])
+        assert at is None or at == [0, 4096 + tensor["data_offsets"][0]]
+        assert (len(data) == body["nodes"][0]) if at else (len(data) - 4096 == size > 0)
     assert head["bytes"] == sum(record["size"] for record in body["files"].values())
-    assert {path.name for path in where.iterdir()} == {*body["files"], f"MANIFEST.{head['token']}.json"}
+    parts = {name for name, record in body["files"].items() if "at" in record}
+    files = {*body["files"]} - parts | {f"{head['data']}-n0000.safetensors"} & parts
+    assert {path.name for path in where.iterdir()} == files | {f"MANIFEST.{head['token']}.json"}
 
 
 def test_checkpoint_format_page_has_the_numbers_tags_and_dtypes_of_the_code() -> None:

@@ -128,7 +128,7 @@ def newest_checkpoint_damaged_and_rank_killed_with_keepers(scene: Scene) -> Trac
     attempt, saved = scene.attempt, len(scene.run.events("saved"))
     scene.wait_for("a checkpoint", lambda: len(scene.run.events("saved")) > saved)
     newest = list_checkpoints(scene.store)[-1]
-    data = next((scene.store / step_folder(newest.step)).glob(f"{newest.token}-r0000-of-*"))
+    data = next((scene.store / step_folder(newest.step)).glob(f"{newest.token}-[nr]0000[.-][so]*"))
     with data.open("r+b") as file:
         at = scene.dice.randrange(data.stat().st_size)
         file.seek(at)

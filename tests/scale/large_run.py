@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from pathlib import Path
 
 from clusterdp.checkpoint.format import layout
 from clusterdp.checkpoint.format.checksum import checksums
-from clusterdp.checkpoint.format.layout import HEADER, FlatLayout
-from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest
+from clusterdp.checkpoint.format.layout import FlatLayout
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest, Section
+from clusterdp.checkpoint.format.node_file import NodeFile
 from clusterdp.config import from_mapping
 from clusterdp.rundir import Attempt
 from clusterdp.submission.plan import make_plan
@@ -18,7 +20,7 @@ from tests.operate.builder import AttemptBuilder, RunBuilder
 
 PER_NODE = 8
 STEPS = 1000  # of an attempt, each with a record of metrics
-RANK_FILE, LOCAL_FILE = 7900, 11_648  # bytes of a rank's own files in a checkpoint
+RANK_FILE, LOCAL_FILE = 12_928, 11_648  # bytes of a rank's own state in a checkpoint: JSON with spaces, and tensors
 FRAMES = "".join(f'  File "/project/train.py", line {line}, in main\n    loss.backward()\n' for line in range(12))
 STACK = "Current thread 0x00007faf73bc1b80 (most recent call first):\n" + FRAMES
 FOLLOWED = f"Traceback (most recent call last):\n{FRAMES}RuntimeError: [tcp/pair.cc:553] Connection closed by peer\n"
@@ -121,21 +123,27 @@ class LargeRun:
         return f"n{rank // PER_NODE + 1}"
 
     def _save(self, order: int) -> None:
-        """The files are sparse, and full of zeros."""
+        """The files are sparse, and full of zeros where there is no header."""
         plan = FlatLayout.of({f"model/{i}.weight": ("float32", (64, self.ranks)) for i in range(16)})
         token = f"0123456789ab-{order:04d}"
         info = CheckpointInfo(order * STEPS, token, token, order, 1.7e9 + order, self.ranks, plan.total, "7.0")
         folder = self.run.checkpoints / info.folder
         folder.mkdir(parents=True)
         files = {}
-        for rank in range(self.ranks):
-            start, stop = plan.span(rank, self.ranks)
-            sizes = {layout.slice_name(token, rank, self.ranks): HEADER + stop - start}
-            sizes |= {layout.rank_name(token, rank): RANK_FILE, layout.local_name(token, rank): LOCAL_FILE}
-            for name, size in sizes.items():
-                files[name] = FileRecord(size, checksums(memoryview(bytes(size))))
-                with open(folder / name, "wb") as file:
-                    file.truncate(size)
+        for number in range(self.nodes):
+            spans = {rank: plan.span(rank, self.ranks) for rank in range(PER_NODE * number, PER_NODE * (number + 1))}
+            slices = {rank: stop - start for rank, (start, stop) in spans.items()}
+            node = NodeFile.of(token, number, slices, RANK_FILE + LOCAL_FILE, {})
+            places = {node.name: (0, node.head)}
+            for rank, size in slices.items():
+                places[layout.slice_name(token, rank, self.ranks)] = (node.slices[rank], bytes(size))
+                places[layout.rank_name(token, rank)] = (node.own[rank], bytes(RANK_FILE))
+                places[layout.local_name(token, rank)] = (node.own[rank] + RANK_FILE, bytes(LOCAL_FILE))
+            for name, (start, data) in places.items():
+                section = Section(number, start, node.name, node.total)
+                files[name] = FileRecord(len(data), checksums(memoryview(data)), section)
+            (folder / node.name).write_bytes(node.head)
+            os.truncate(folder / node.name, node.total)
         (folder / layout.manifest_name(token)).write_bytes(Manifest(info, files, plan, {}, {}).encode())
 
 

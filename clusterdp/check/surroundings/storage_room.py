@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from clusterdp.check.finding import Finding
 from clusterdp.check.subject import Subject
+from clusterdp.storage.local import mount_of
 from clusterdp.wording import counted, size
 
 LOCAL = frozenset(
@@ -95,17 +96,3 @@ def sharing_findings(subject: Subject, hosts: set[str]) -> Iterator[Finding]:
         what = f"{folder} is on {mounted[1]} of this machine ({mounted[0]})"
         why = "unless this machine exports it, the nodes do not see it: the job fails without a log"
         yield Finding("warning", "run_dir", what, why, "Name a folder on a shared file system.")
-
-
-def mount_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> tuple[str, str] | None:
-    """Returns (mount point, type) of the file system that contains a folder; None if /proc does not list this file
-    system."""
-    try:
-        rows = [line.split() for line in mounts.read_text().splitlines()]
-    except OSError:
-        return None
-    path = Path(os.path.realpath(folder))
-    found = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]
-    of_it = [row for row in found if path.is_relative_to(row[0])]
-    # If several file systems have one mount point, autofs is first.
-    return max(of_it, key=lambda row: len(row[0]), default=None)

@@ -1,6 +1,7 @@
 """The layout of a checkpoint: names, the virtual flat buffer, and its division into one slice per rank. Torch-free.
 
     checkpoints/step_00001000/
+        <token>-n0001.safetensors           the files below of the ranks on node 1, as sections (node_file.py); or
         <token>-r0003-of-0008.safetensors   rank 3's bytes of the flat buffer, as one U8 tensor named `slice`
         <token>-r0003.json                  the state of rank 3 alone: RNG, loader state
         <token>-r0003.local.safetensors     the tensors of that state, if there are any: again one U8 tensor
@@ -42,7 +43,8 @@ SAFETENSORS = {
 _STEP_FOLDER = re.compile(r"step_(\d{8,})")
 _TOKEN = re.compile(r"[0-9a-f]{12}-\d{4,}")
 _MANIFEST = re.compile(rf"MANIFEST\.({_TOKEN.pattern})\.json")
-_OWN_FILE = re.compile(rf"({_TOKEN.pattern})-r\d{{4,}}(-of-\d{{4,}}\.safetensors|\.json|\.local\.safetensors)")
+_OF_RANK = r"r\d{4,}(-of-\d{4,}\.safetensors|\.json|\.local\.safetensors)"
+_OWN_FILE = re.compile(rf"({_TOKEN.pattern})-({_OF_RANK}|n\d{{4,}}\.safetensors)")
 _PHASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TEMPORARY = re.compile(rf"\.MANIFEST\.({_TOKEN.pattern})\.json\.\d+\.tmp")
 
@@ -90,6 +92,10 @@ def rank_name(token: str, rank: int) -> str:
 
 def local_name(token: str, rank: int) -> str:
     return f"{token}-r{rank:04d}.local.safetensors"
+
+
+def node_name(token: str, node: int) -> str:
+    return f"{token}-n{node:04d}.safetensors"
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ folder. Torch-free.
              "strides": {...}, "changed": {...}}}
 
 Format 1 is the flat buffer. Format 2 also has "chunks" in the body of the manifest: the places of the pieces of sharded
-tensors. A manifest is a JSON document in two lines: scan() reads only the first lines. A digest covers each line, so
-that a flipped digit in `order` cannot make an old checkpoint the newest."""
+tensors. Format 3 is either; files of ranks are sections of the file of their node: "nodes" has the sizes of these
+files, and a record of `files` has "at": [node, first byte]. A manifest is a JSON document in two lines: scan() reads
+only the first lines. A digest covers each line, so that a flipped digit in `order` cannot make an old checkpoint the
+newest."""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from clusterdp.checkpoint.format.layout import FlatLayout, TensorEntry
 from clusterdp.errors import DamagedError
 from clusterdp.storage import Storage, open_storage
 
-FLAT, SHARDED = 1, 2  # formats
+FLAT, SHARDED, OF_NODES = 1, 2, 3  # formats
 HEAD_LIMIT = 4096  # limit of the bytes of a manifest's first line: one small read lists a checkpoint
 LIMIT = 1 << 30  # limit of a manifest's bytes; a larger file is refused before it is read into memory
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -83,11 +85,36 @@ class Damage:
 
 
 @dataclass(frozen=True)
+class Section:
+    """The place of a rank's file in the file of its node."""
+
+    node: int
+    start: int  # position of the first byte
+    file: str  # name of the node's file
+    total: int  # bytes of the node's file
+
+
+@dataclass(frozen=True)
 class FileRecord:
     """The size of a file of the checkpoint, and the checksums of its blocks, beginning at the file's first byte."""
 
     size: int
     checksums: tuple[int, ...]
+    section: Section | None = None  # None: it is a file
+
+    @property
+    def start(self) -> int:
+        """The position of the first byte in the file on disk."""
+        return self.section.start if self.section else 0
+
+    @property
+    def on_disk(self) -> int:
+        """Bytes of the file on disk."""
+        return self.section.total if self.section else self.size
+
+    def path(self, name: str) -> str:
+        """Returns the name of the file on disk. name: that of the rank's file, with its folder."""
+        return f"{name.rpartition('/')[0]}/{self.section.file}" if self.section else name
 
 
 @dataclass(frozen=True)
@@ -130,11 +157,18 @@ class Manifest:
         sharded = {} if self.chunks is None else {"chunks": chunks.to_json(self.chunks)}
         noted = {} if self.strides is None else {"strides": self.strides}
         noted |= {"changed": self.changed} if self.changed else {}
+        sections = [record.section for record in self.files.values() if record.section]
+        totals = {section.node: section.total for section in sections}
+        nodes = {"nodes": [totals.get(node, 0) for node in range(max(totals) + 1)]} if totals else {}
         body = _dump(
             {
                 "block": layout.BLOCK,
                 "files": {
-                    name: {"size": record.size, "xxh3": layout.pack_checksums(record.checksums)}
+                    name: {
+                        "size": record.size,
+                        "xxh3": layout.pack_checksums(record.checksums),
+                        **({"at": [record.section.node, record.section.start]} if record.section else {}),
+                    }
                     for name, record in sorted(self.files.items())
                 },
                 "index": self.layout.to_json(),
@@ -142,10 +176,11 @@ class Manifest:
                 "meta": self.meta,
                 **sharded,
                 **noted,
+                **nodes,
             }
         )
         head = {
-            "format": SHARDED if sharded else FLAT,
+            "format": OF_NODES if nodes else SHARDED if sharded else FLAT,
             **{name: value for name, value in asdict(self.info).items() if name != "phase" or value},
             "body_bytes": len(body),
             "body_digest": _digest(body),
@@ -177,7 +212,7 @@ def decode(data: bytes, name: str) -> Manifest:
     """Returns the manifest that was written as `name` (step folder and file name). Raises DamagedError."""
     with _refusing_damage(name):
         head, body = _verified(data)
-        return _manifest(_info(head, name), strictjson.loads(body), sharded=head["format"] == SHARDED)
+        return _manifest(_info(head, name), strictjson.loads(body))
 
 
 def verify(data: bytes, name: str) -> bytes:
@@ -255,8 +290,8 @@ def _decode_head(data: bytes) -> tuple[dict[str, Any], int]:
         raise ValueError("its first line is not that of a manifest")
     line = data[len(_OPEN) : end]
     head = strictjson.loads(line)
-    if head.get("format") not in (FLAT, SHARDED):
-        raise ValueError(f"format {head.get('format')!r} is not one that this version reads: {FLAT} or {SHARDED}")
+    if head.get("format") not in (FLAT, SHARDED, OF_NODES):
+        raise ValueError(f"format {head.get('format')!r} is not one that this version reads: {FLAT} to {OF_NODES}")
     # The digest is computed from the bytes as read, because encoding the JSON again took a tenth of the time to list
     # 1,000 checkpoints.
     text, comma, digest = line.rpartition(b',"digest":"')
@@ -281,11 +316,13 @@ def _info(head: dict[str, Any], name: str) -> CheckpointInfo:
     return info
 
 
-def _manifest(info: CheckpointInfo, content: dict[str, Any], *, sharded: bool) -> Manifest:
+def _manifest(info: CheckpointInfo, content: dict[str, Any]) -> Manifest:
+    sharded = "chunks" in content
     if content["block"] != layout.BLOCK:
         raise ValueError(f"its checksums are of blocks of {content['block']} bytes, not {layout.BLOCK}")
     if len(content["files"]) < 2 * info.world_size:  # checked first: a wrong world_size must not cause a long loop
         raise ValueError(f"it has {len(content['files'])} files for {info.world_size} ranks")
+    sections = _sections(info, content)
     files = {}
     for name, record in content["files"].items():
         if type(record["size"]) is not int or record["size"] < 0:
@@ -293,14 +330,16 @@ def _manifest(info: CheckpointInfo, content: dict[str, Any], *, sharded: bool) -
         sums = layout.unpack_checksums(record["xxh3"])
         if len(sums) != -(-record["size"] // layout.BLOCK):
             raise ValueError(f"{name} has {len(sums)} checksums for {record['size']} bytes")
-        files[name] = FileRecord(record["size"], sums)
+        files[name] = FileRecord(record["size"], sums, sections.get(name))
     index = FlatLayout.from_json(content["index"])
     needed = set()
     for rank, (slice_file, rank_file) in enumerate(expected_files(info)):
         start, stop = index.span(rank, info.world_size)
-        if not sharded and files[slice_file].size != layout.HEADER + stop - start:
-            raise ValueError(f"{slice_file} has {files[slice_file].size} bytes, and its slice {stop - start}")
+        record = files[slice_file]
+        if not sharded and record.size != (0 if record.section else layout.HEADER) + stop - start:
+            raise ValueError(f"{slice_file} has {record.size} bytes, and its slice {stop - start}")
         needed |= {slice_file, rank_file}
+    needed |= {record.section.file for record in files.values() if record.section}
     local = {layout.local_name(info.data, rank) for rank in range(info.world_size)}
     if not needed <= files.keys() <= needed | local:
         raise ValueError("its list of files is not that of its ranks")
@@ -314,3 +353,24 @@ def _manifest(info: CheckpointInfo, content: dict[str, Any], *, sharded: bool) -
     changed = content.get("changed")
     skeleton.check(changed, {entry.name for entry in index.entries})
     return Manifest(info, files, index, content["state"], content["meta"], pieces, noted, changed)
+
+
+def _sections(info: CheckpointInfo, content: Mapping[str, Any]) -> dict[str, Section]:
+    """Returns the places in files of nodes. Raises ValueError if they overlap."""
+    totals = content.get("nodes", [])
+    if not all(type(total) is int and 0 <= total < 1 << 63 for total in totals):
+        raise ValueError(f"nodes is {totals!r:.80}")
+    nodes = [(layout.node_name(info.data, node), total) for node, total in enumerate(totals)]
+    found = sorted((*record["at"], record["size"], name) for name, record in content["files"].items() if "at" in record)
+    sections: dict[str, Section] = {}
+    before, end = -1, 0
+    for node, start, size, name in found:
+        if not (type(node) is type(start) is int and 0 <= node < len(nodes)):
+            raise ValueError(f"{name} is at {[node, start]!r:.80}, of {len(nodes)} nodes")
+        file, total = nodes[node]
+        if node != before:
+            before, end = node, 0
+        if start < end or start + size > total:
+            raise ValueError(f"{name} is at byte {start} of {file}, which has {total}, and other sections until {end}")
+        sections[name], end = Section(node, start, file, total), start + size
+    return sections

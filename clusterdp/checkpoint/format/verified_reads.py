@@ -41,7 +41,7 @@ _THREADS = 4
 class BlockRange:
     """Consecutive blocks of one safetensors file, and their place in the buffer to fill."""
 
-    name: str
+    name: str  # of the file on disk, of which this one may be a section
     record: FileRecord
     first: int  # index of the first block
     last: int  # index after the last block
@@ -90,17 +90,19 @@ def manifest_bytes(storage: Storage, info: CheckpointInfo) -> bytes:
 def ranges_of(manifest: Manifest, most: int = _MOST) -> list[BlockRange]:
     """Returns all blocks of the shared state by address (Manifest.bases), in ranges of up to `most` blocks."""
     info = manifest.info
-    head = HEADER if manifest.chunks is None else 0  # Chunk.start counts from the first byte of the file
     ranges: list[BlockRange] = []
     for at, (name, _) in zip(manifest.bases, expected_files(info), strict=True):
-        ranges += ranges_of_file(f"{info.folder}/{name}", manifest.files[name], at, most, head)
+        record = manifest.files[name]
+        # Chunk.start counts from the first byte of the file.
+        head = 0 if manifest.chunks is not None or record.section else HEADER
+        ranges += ranges_of_file(f"{info.folder}/{name}", record, at, most, head)
     return ranges
 
 
 def ranges_of_file(
     name: str, record: FileRecord, at: int = 0, most: int = _MOST, head: int = HEADER
 ) -> Iterator[BlockRange]:
-    count = len(record.checksums)
+    name, count = record.path(name), len(record.checksums)
     return (BlockRange(name, record, first, min(first + most, count), at, head) for first in range(0, count, most))
 
 
@@ -158,7 +160,8 @@ def read_parts(storage: Storage, ranges: Sequence[BlockRange], parts: Sequence[t
 
 
 def read_range(storage: Storage, blocks: BlockRange, target: ReadTarget) -> None:
-    with storage.open(blocks.name, blocks.first * BLOCK, blocks.first * BLOCK + blocks.size) as file:
+    start = blocks.record.start + blocks.first * BLOCK
+    with storage.open(blocks.name, start, start + blocks.size) as file:
         wrong = [number for number in range(blocks.first, blocks.last) if not _read_block(file, blocks, number, target)]
     for number in wrong:
         read_twice(storage, blocks.name, lambda number=number: _reread(storage, blocks, number, target))  # type: ignore[misc]
@@ -174,6 +177,7 @@ def data_of(storage: Storage, blocks: BlockRange) -> memoryview:
 
 def read_file(storage: Storage, name: str, record: FileRecord) -> bytearray:
     """Returns the verified bytes of a small file of any kind."""
+    name = record.path(name)
     return read_twice(storage, name, lambda: _read_whole(storage, name, record))
 
 
@@ -205,13 +209,13 @@ def read_twice(storage: Storage, name: str, look: Callable[[], T]) -> T:
 
 def _check_size(storage: Storage, name: str, record: FileRecord) -> None:
     size = storage.size(name)
-    if size != record.size:
-        raise DamagedError(f"{name}: it has {size} bytes instead of {record.size}. It was cut or overwritten.")
+    if size != record.on_disk:
+        raise DamagedError(f"{name}: it has {size} bytes instead of {record.on_disk}. It was cut or overwritten.")
 
 
 def _reread(storage: Storage, blocks: BlockRange, number: int, target: ReadTarget) -> None:
     storage.forget(blocks.name)
-    start, stop = number * BLOCK, min((number + 1) * BLOCK, blocks.record.size)
+    start, stop = (blocks.record.start + min(at * BLOCK, blocks.record.size) for at in (number, number + 1))
     with storage.open(blocks.name, start, stop) as file:
         if not _read_block(file, blocks, number, target):
             raise DamagedError(
@@ -228,7 +232,7 @@ def _read_block(file: Readable, blocks: BlockRange, number: int, target: ReadTar
     first, last = blocks.at + max(start - blocks.head, 0), blocks.at + stop - blocks.head
     if first < last:
         parts += target.room(first, last)
-    if file.read_at(start, *parts) < stop - start:
+    if file.read_at(blocks.record.start + start, *parts) < stop - start:
         return False
     if checksum(*parts) != blocks.record.checksums[number]:
         return False
@@ -241,7 +245,7 @@ def _read_whole(storage: Storage, name: str, record: FileRecord) -> bytearray:
     _check_size(storage, name, record)  # checked first, because a wrong manifest must not cause a large allocation
     data = bytearray(record.size)
     with storage.open(name) as file:
-        file.read_at(0, memoryview(data))
+        file.read_at(record.start, memoryview(data))
     if checksums(memoryview(data)) != record.checksums:
         raise DamagedError(f"{name}: its checksum is wrong, in two reads. The file was changed after it was written.")
     return data
@@ -254,7 +258,10 @@ def read_rank_file(
     that fill this buffer, and the strides of tensors that are not row-major. Raises DamagedError or OSError."""
     info = manifest.info
     name, local = f"{info.folder}/{rank_name(info.data, rank)}", local_name(info.data, rank)
-    data = read_file(storage, name, manifest.files[rank_name(info.data, rank)])
+    of_rank = manifest.files[rank_name(info.data, rank)]
+    if of_rank.section:  # no reader needs the header, and all bytes are verified when all ranks restore
+        read_file(storage, name, manifest.files[of_rank.section.file])
+    data = read_file(storage, name, of_rank)
     record = manifest.files.get(local)
     ranges = list(ranges_of_file(f"{info.folder}/{local}", record, 0, most)) if record else []
     try:

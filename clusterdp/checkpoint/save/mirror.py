@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from clusterdp.checkpoint.format import retention
-from clusterdp.checkpoint.format.manifest import CheckpointInfo, scan
+from clusterdp.checkpoint.format.layout import BLOCK
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, scan
 from clusterdp.checkpoint.format.phase import Phase
-from clusterdp.checkpoint.format.verified_reads import check_sizes, data_of, ranges_of_file, read_manifest
+from clusterdp.checkpoint.format.verified_reads import (
+    BlockRange,
+    check_sizes,
+    data_of,
+    ranges_of_file,
+    read_manifest,
+)
 from clusterdp.errors import CheckpointError, DamagedError
 from clusterdp.storage import Storage
 
@@ -137,12 +144,27 @@ class Mirror:
         manifest = read_manifest(source, info)
         target.make_folder(info.folder)
         there = set(target.list(info.folder))
+        of_path: dict[str, list[FileRecord]] = {}
         for name, record in manifest.files.items():
-            path = f"{info.folder}/{name}"
-            if name in there:
-                if target.size(path) == record.size:
+            of_path.setdefault(record.path(f"{info.folder}/{name}"), []).append(record)
+        for path, records in of_path.items():
+            records.sort(key=lambda record: record.start)
+            ranges = [blocks for record in records for blocks in ranges_of_file(path, record, head=0)]
+            if path.rpartition("/")[2] in there:
+                if target.size(path) == records[0].on_disk:
                     continue
                 target.remove(path)  # the file is incomplete, because an earlier copy was killed
-            check_sizes(source, ranges := [*ranges_of_file(path, record, head=0)])
-            target.write(path, (data_of(source, blocks) for blocks in ranges))
+            check_sizes(source, ranges)
+            target.write(path, _content(source, ranges, records[0].on_disk))
         target.sync_folder(info.folder)
+
+
+def _content(source: Storage, ranges: Sequence[BlockRange], size: int) -> Iterator[memoryview]:
+    """Yields the verified bytes of a file, with zeros where no section is."""
+    at = 0
+    for blocks in ranges:
+        start = blocks.record.start + blocks.first * BLOCK
+        yield memoryview(bytes(start - at))
+        yield data_of(source, blocks)
+        at = start + blocks.size
+    yield memoryview(bytes(size - at))

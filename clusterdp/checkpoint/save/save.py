@@ -16,14 +16,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from clusterdp.checkpoint.errors import FailedElsewhere, LostContact
 from clusterdp.checkpoint.format.chunks import Chunks
 from clusterdp.checkpoint.format.layout import HEADER
-from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest, Section
+from clusterdp.checkpoint.format.node_file import Room
 from clusterdp.checkpoint.save import replica_check
 from clusterdp.checkpoint.save.commit import Committer
 from clusterdp.checkpoint.save.memory_copies import MemoryCopies
@@ -85,12 +86,13 @@ class Save:
         except LostContact:
             raise
         except FailedElsewhere:
-            work = partial(_Report, {}, None, None)
+            work = partial(_Report, {}, None, None, (0, 0))
         except Exception as error:  # any error, such as full memory, is reported to the other ranks
             work = partial(_fail, error)
         self._gives_way = gives_way
         self._writing = BackgroundTask(work, "write", gives_way=gives_way)
         self.cpu_s = 0.0  # seconds of a processor that this rank's files took
+        self.room = Room()  # of the next save, when all ranks have written
         self._committing: BackgroundTask[Commit | None] | None = None  # the commit, on rank 0, and the exchange
         self.cleaning: BackgroundTask[None] | None = None  # the clean-up after a failure
 
@@ -125,28 +127,37 @@ class Save:
                 shared.layout, self._ranks.rank, self._ranks.size, staged.slice[HEADER:], on_gpu
             )
             self.compare_s = beside.seconds * self._ranks.size
-        files = {name: (record.size, record.checksums) for name, record in records.items()}
-        return _Report(files, own, theirs)
+        files = {name: astuple(record) for name, record in records.items()}
+        return _Report(files, own, theirs, staged.needs)
 
     def _hand_over(self) -> None:
         """Sends the reports of all ranks to rank 0."""
         report, failure = tried(self._writing.result)
         self.cpu_s = self._writing.cpu_s
         try:
-            self._ranks.agree(failure, report, self._begin_commit)
+            own, pieces = self._ranks.agree(failure, report, self._begin_commit)
         except LostContact:
             raise
         except CheckpointError:
             self.cleaning = BackgroundTask(self._writer.discard, "discard")
             raise
+        self.room = Room(own, self._writer.room.pieces if pieces is None else tuple(pieces))
         if self._exchange is not None and self._committing is None:
             self._committing = BackgroundTask(self._exchange, "exchange", gives_way=self._gives_way)
 
-    def _begin_commit(self, reports: list[Any]) -> None:
-        """Begins the commit, on rank 0."""
+    def _begin_commit(self, reports: list[Any]) -> tuple[int, Sequence[int] | None]:
+        """Begins the commit, on rank 0. Returns the next save's Room; None in place of pieces that stay as they are:
+        all ranks get this answer."""
         told = [_Report(*report) for report in reports]
         replica_check.compare([(report.own, report.beside) for report in told], self._taken.shared.layout)
-        files = {name: FileRecord(size, tuple(sums)) for report in told for name, (size, sums) in report.files.items()}
+        files = {
+            name: FileRecord(size, tuple(sums), section and Section(*section))
+            for report in told
+            for name, (size, sums, section) in report.files.items()
+        }
+        for record in files.values():
+            if record.section and record.section.file not in files:  # its header is the record of who has synced it
+                raise CheckpointError(f"{record.section.file}: no rank of this node has found all bytes written.")
         total = sum(record.size for record in files.values())
         token, shared = self._writer.token, self._taken.shared
         info = CheckpointInfo(self.step, token, token, 0, 0.0, self._ranks.size, total, "")
@@ -154,6 +165,8 @@ class Save:
             info, files, shared.layout, shared.skeleton, self._taken.meta, self._chunks, shared.strides, shared.changed
         )
         self._committing = BackgroundTask(lambda: self._commit(manifest), "commit", gives_way=self._gives_way)
+        room = Room.of([report.needs for report in told])
+        return room.own, None if room.pieces == self._writer.room.pieces else room.pieces
 
     def _commit(self, manifest: Manifest) -> Commit:
         """Commits the save, in a thread of rank 0. If on_commit() or tidy() fails, all ranks raise the error, and the
@@ -180,9 +193,10 @@ class Save:
 class _Report(NamedTuple):
     """A rank's report to rank 0, as JSON: its files, and checksums of its slice and of the next rank's."""
 
-    files: Mapping[str, tuple[int, Sequence[int]]]
+    files: Mapping[str, tuple[Any, ...]]
     own: list[int] | None
     beside: list[int] | None
+    needs: tuple[int, int]
 
 
 def _fail(error: Exception) -> NoReturn:

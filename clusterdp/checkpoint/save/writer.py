@@ -18,6 +18,7 @@ from clusterdp.checkpoint.format.checksum import checksums
 from clusterdp.checkpoint.format.chunks import Chunks
 from clusterdp.checkpoint.format.layout import HEADER, FlatLayout
 from clusterdp.checkpoint.format.manifest import FileRecord
+from clusterdp.checkpoint.format.node_file import MOST_OWN, Room
 from clusterdp.checkpoint.format.verified_reads import verify
 from clusterdp.checkpoint.save.state_snapshot import StatePart
 from clusterdp.checkpoint.state.buffer import HUGE, Buffer
@@ -172,10 +173,19 @@ class Staged:
     rank_file: bytes
     waits: Sequence[Callable[[], None]]  # functions that wait for copies from GPUs
     chunks: Chunks | None = None  # on rank 0, for sharded state: the places of all ranks' pieces
+    flat: FlatLayout | None = None  # None: the state is sharded
+
+    @property
+    def needs(self) -> tuple[int, int]:
+        """The bytes that this rank has for the file of its node: its own state, and pieces if the state is sharded."""
+        own = len(self.rank_file) + len(self.local or b""), len(self.rank_file)
+        return next((size for size in own if size <= MOST_OWN), 0), 0 if self.flat else len(self.slice)
 
 
 class RankWriter:
     """Creates the files of one save on one rank, and deletes these files if the save fails."""
+
+    room = Room()  # in the file of the node, which only a NodeWriter writes
 
     def __init__(self, storage: Storage, folder: str, token: str, ranks: RankGroup):
         self.storage = storage
@@ -201,6 +211,7 @@ class RankWriter:
             json.dumps(content, allow_nan=False).encode(),
             waits,
             chunks,
+            None if shared.sharded else shared.layout,
         )
 
     def _stage_shared(self, staging: Staging, shared: StatePart) -> tuple[memoryview, Chunks | None]:
@@ -213,23 +224,34 @@ class RankWriter:
         return staging.fill(shared, start, stop, note), None
 
     def write(self, staged: Staged, *, read_back: bool) -> dict[str, FileRecord]:
-        """Writes all files of this rank. The bytes are durable on return. Returns the record of each file."""
+        """Writes all files of this rank. The bytes are durable when each rank has returned. Returns the record of each
+        file."""
         for wait in staged.waits:
             wait()
-        slice_file, rank_file, local_file = self._names()
         try:
             self.storage.make_folder(self.folder)
-            records = {slice_file: self._create(slice_file, staged.slice)}
-            if staged.local is not None:
-                records[local_file] = self._create(local_file, staged.local)
-            records[rank_file] = self._create(rank_file, memoryview(staged.rank_file))
-            self.storage.sync_folder(self.folder)
+            records = self._write(staged, sync=read_back)
             if read_back:
                 for name, record in records.items():
-                    self.storage.forget(f"{self.folder}/{name}")
-                    verify(self.storage, f"{self.folder}/{name}", record)
+                    path = f"{self.folder}/{name}"
+                    self.storage.forget(record.path(path))
+                    verify(self.storage, path, record)
         except OSError as error:
             raise not_saved(f"{self.storage.url}/{self.folder}", error) from error
+        return records
+
+    def _write(self, staged: Staged, *, sync: bool) -> dict[str, FileRecord]:
+        """Writes the files. sync: whether this rank's bytes are durable on return, whatever other ranks do."""
+        return self._write_files(self._files(staged))
+
+    def _files(self, staged: Staged) -> dict[str, memoryview]:
+        slice_file, rank_file, local_file = self._names()
+        local = {} if staged.local is None else {local_file: staged.local}
+        return {slice_file: staged.slice, **local, rank_file: memoryview(staged.rank_file)}
+
+    def _write_files(self, files: Mapping[str, memoryview]) -> dict[str, FileRecord]:
+        records = {name: self._create(name, data) for name, data in files.items()}
+        self.storage.sync_folder(self.folder)
         return records
 
     def _names(self) -> tuple[str, str, str]:
@@ -245,20 +267,20 @@ class RankWriter:
         with ThreadPoolExecutor(1, thread_name_prefix="checksum") as pool:
             sums = pool.submit(checksums, data)
             try:
-                self._write_file(name, data)
+                self._in_folder(lambda: self.storage.write(f"{self.folder}/{name}", in_pieces(data)))
             except OSError as error:
                 raise not_saved(f"{self.storage.url}/{self.folder}/{name}", error) from error
             return FileRecord(len(data), sums.result())
 
-    def _write_file(self, name: str, data: memoryview) -> None:
+    def _in_folder(self, write: Callable[[], None]) -> None:
         for _ in range(self.world_size):
             try:
-                return self.storage.write(f"{self.folder}/{name}", _chunks(data))
+                return write()
             except FileNotFoundError:
                 # A save of this step has just failed, and the clean-up on one rank has removed the empty folder. Each
                 # rank removes the folder only once.
                 self.storage.make_folder(self.folder)
-        return self.storage.write(f"{self.folder}/{name}", _chunks(data))
+        return write()
 
     def discard(self) -> None:
         """Deletes the files of a save that failed. Call discard() only after all ranks have agreed on the failure,
@@ -270,5 +292,5 @@ class RankWriter:
             self.storage.remove_folder(self.folder)
 
 
-def _chunks(data: memoryview) -> Iterable[memoryview]:
+def in_pieces(data: memoryview) -> Iterable[memoryview]:
     return (data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK))

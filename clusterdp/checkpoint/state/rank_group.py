@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
+from clusterdp import procfs
 from clusterdp.checkpoint.errors import ClaimLost, LostContact, ReplicasDiffer
 from clusterdp.checkpoint.state.tree import memory_of
 from clusterdp.errors import CheckpointError, DamagedError, StateError
@@ -44,7 +45,8 @@ class RankGroup:
     def __init__(self, group: dist.ProcessGroup | Control | None = None):
         """Collective. group: the ranks, or the control of all of them. Makes a new group with gloo if the process group
         has no gloo."""
-        self.rank, self.size, self.nodes = 0, 1, 1
+        self.rank, self.size, self.nodes, self.node = 0, 1, 1, 0
+        self.beside: Sequence[int] = (0,)  # the ranks on this rank's node, in order
         self.stride = 0  # the least number for which rank r and rank r + stride are on two nodes; 0 if there is none
         self._lost: str | None = None  # the error message of the first lost contact
         if not (dist.is_available() and dist.is_initialized()):
@@ -59,7 +61,10 @@ class RankGroup:
         self.control = control or Collectives(self.rank, self.size, members)
         if self.size > 1:
             node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-            self.nodes, self.stride = self.agree(report=node, conclude=lambda names: [len(set(names)), _stride(names)])
+            node += f" {procfs.read('sys/kernel/random/boot_id')}"  # two machines may have the same name
+            of_ranks: list[int] = self.agree(report=node, conclude=_numbered)
+            self.nodes, self.node, self.stride = max(of_ranks) + 1, of_ranks[self.rank], _stride(of_ranks)
+            self.beside = [rank for rank, of_rank in enumerate(of_ranks) if of_rank == self.node]
 
     @property
     def on_node(self) -> int:
@@ -212,10 +217,16 @@ class Collectives:
         return _content(frame)
 
 
-def _stride(names: Sequence[str]) -> int:
-    """names: the node of each rank."""
-    size = len(names)
-    fit = (n for n in range(1, size) if all(names[rank] != names[(rank + n) % size] for rank in range(size)))
+def _numbered(names: Sequence[str]) -> list[int]:
+    """Returns the number of each rank's node, in the order of the nodes' first ranks."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [numbers[name] for name in names]
+
+
+def _stride(nodes: Sequence[int]) -> int:
+    """nodes: the node of each rank."""
+    size = len(nodes)
+    fit = (n for n in range(1, size) if all(nodes[rank] != nodes[(rank + n) % size] for rank in range(size)))
     return next(fit, 0)
 
 

@@ -100,12 +100,12 @@ def check(storage: Storage, info: CheckpointInfo, advance: Advance) -> Checkpoin
     wrong: dict[str, Exception] = {}
     ranges: list[BlockRange] = []
     for name, record in manifest.files.items():
-        of_file = list(ranges_of_file(f"{info.folder}/{name}", record))
+        of_file = list(ranges_of_file(path := record.path(f"{info.folder}/{name}"), record))
         try:
             check_sizes(storage, of_file)
             ranges += of_file
         except (DamagedError, OSError) as error:
-            wrong[name] = error
+            wrong[path] = error
             advance(record.size)
 
     nowhere = DiscardTarget()

@@ -42,7 +42,7 @@ def newest_checkpoint_damaged(scene: Scene) -> None:
     attempt, pids = scene.newest(), frozen(scene)
     newest = list_checkpoints(scene.run.checkpoints)[-1]
     folder = scene.run.checkpoints / step_folder(newest.step)
-    data = min(folder.glob(f"{newest.token}-r0000-of-*"))
+    data = min(folder.glob(f"{newest.token}-[nr]0000*.safetensors"), key=lambda path: "local" in path.name)
     at = scene.dice.randrange(data.stat().st_size)
     with data.open("r+b") as file:
         file.seek(at)
