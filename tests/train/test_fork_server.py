@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has
 # A program as clusterdp.train.worker, which loads little, and stays until the end of stdin: a task that comes when all
 # others have ended starts a server of its own.
 PROGRAM = """
-import os, signal, sys, threading
+import os, select, signal, sys
 from clusterdp.batch.nodes import task
 from clusterdp.train.process import fork_server, reserve
 for number in task.SIGNALS if "RESETS" in os.environ else ():
@@ -55,7 +55,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         **variables: str,
     ) -> list[subprocess.Popen[str]]:
         words = [sys.executable, "-I", "-S", task.__file__, *program_of(tmp_path)]
-        environ = {**os.environ, "DOES": does, task.WANTED: tmp_path.name, "LOCAL_WORLD_SIZE": "2", **variables}
+        environ = {**os.environ, "DOES": does, task.WANTED: name_of(tmp_path), "LOCAL_WORLD_SIZE": "2", **variables}
         environ["PYTHONPATH"] = f"{tmp_path}:{Path(__file__).parents[2]}"
         pipe, before = subprocess.PIPE, os.sched_getaffinity(0)
         streams = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "text": True}
@@ -76,6 +76,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
         for stream in (each.stdin, each.stdout, each.stderr):
             if stream:
                 stream.close()
+
+
+def name_of(folder: Path) -> str:
+    return f"{os.getpid()}-{folder.name}"
 
 
 def program_of(folder: Path) -> list[str]:
@@ -170,7 +174,9 @@ def test_task_ends_as_its_rank_has_ended(start: Start, does: str, code: int) -> 
 
 
 def test_signals_of_a_task_reach_its_rank(start: Start) -> None:
-    tasks = start("print('waits', flush=True)\nwhile len(seen) < 2: signal.pause()\nprint(sorted(seen))")
+    tasks = start(
+        "print('waits', flush=True)\nwhile len(seen) < 2: select.select([], [], [], 0.02)\nprint(sorted(seen))"
+    )
     assert [line(each) for each in tasks] == ["waits\n"] * 2
     for number in (signal.SIGTERM, signal.SIGUSR2):
         for each in tasks:
@@ -213,15 +219,18 @@ def test_killed_server_takes_all_ranks(start: Start) -> None:
 
 def test_signal_to_the_group_of_a_task_spares_the_server(start: Start) -> None:
     tasks = start("print(os.getppid())")
-    server = {int(line(each)) for each in tasks}.pop()
+    [server] = {int(line(each)) for each in tasks}
     starter = int(procfs.stat(server)[1])
     os.killpg(starter, signal.SIGKILL)
     assert sorted(ended(tasks)) == [-signal.SIGKILL, 0]
 
 
-def test_server_outlives_the_signals_that_slurm_sends_to_all(start: Start) -> None:
-    tasks = start("print(os.getppid(), flush=True); signal.pause(); print(seen)", RESETS="1")
-    server = {int(line(each)) for each in tasks}.pop()
+def test_server_outlives_the_signals_of_its_ranks(start: Start) -> None:
+    tasks = start(
+        "print(os.getppid(), flush=True)\nwhile not seen: select.select([], [], [], 0.02)\nprint(seen)", RESETS="1"
+    )
+    [server] = {int(line(each)) for each in tasks}
+    assert procfs.name(server) == "fork-server"
     os.kill(server, signal.SIGTERM)
     os.kill(server, signal.SIGUSR2)
     for each in tasks:
@@ -244,7 +253,7 @@ def test_task_with_other_variables_of_imports_becomes_the_rank(start: Start, nam
 
 def address_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Returns the address of the server of start()'s tasks."""
-    monkeypatch.setenv(task.WANTED, tmp_path.name)
+    monkeypatch.setenv(task.WANTED, name_of(tmp_path))
     return task._address()
 
 
@@ -289,11 +298,16 @@ def test_server_refuses_the_process_of_another_user(
     assert ended(tasks) == [0, 0]
 
 
-def test_server_with_a_thread_of_its_own_forks_no_rank(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "threaded.py").write_text(
-        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
-    )
-    tasks = start("print(os.getpid())", LOADED="threaded")
+@pytest.mark.parametrize("module", ["threaded", "sitecustomize"])
+def test_server_with_a_thread_of_its_own_forks_no_rank(start: Start, tmp_path: Path, module: str) -> None:
+    thread = "import _thread, threading; _thread.start_new_thread(threading.Event().wait, ())"
+    (tmp_path / f"{module}.py").write_text(thread)
+    tasks = start("print(os.getpid())", LOADED=module)
+    assert told(tasks) == [[str(each.pid)] for each in tasks]
+
+
+def test_task_with_bound_memory_becomes_the_rank(start: Start) -> None:
+    tasks = start("print(os.getpid())", SLURM_MEM_BIND_TYPE="quiet,local")
     assert told(tasks) == [[str(each.pid)] for each in tasks]
 
 

@@ -27,6 +27,7 @@ BETWEEN = "\x1f"  # unit separator of ASCII
 # Variables that libraries read when they are loaded
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "LD_")
 BIND = ("OMP_PROC_BIND=", "OMP_PLACES=", "GOMP_CPU_AFFINITY=", "KMP_AFFINITY=")  # threads to CPUs, at the same time
+BIND_MEMORY = ("local", "rank", "map_mem", "mask_mem")  # words of --mem-bind: a fork has the binding of the server
 OF_RANK = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 SIGNALS = [int(each) for each in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)]
 SIGNALS.append(int(signal.SIGTERM))
@@ -37,6 +38,8 @@ LENGTH = struct.Struct("=I")
 
 def main(words: "List[str]") -> None:
     """Stands for the rank of this task. words: the rank's program."""
+    if any(kind in os.environ.get("SLURM_MEM_BIND_TYPE", "") for kind in BIND_MEMORY):
+        _run(words)
     files = open_files()
     try:
         show(variables(OF_RANK))

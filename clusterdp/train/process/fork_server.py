@@ -125,13 +125,13 @@ class _Server:
 
     def _answer(self, number: int) -> bool:
         """Forks a task's rank, or refuses. Returns whether this process is the rank."""
-        line = self._lines[number]
-        try:
+        line, request, pid = self._lines[number], None, -1
+        with suppress(OSError, ValueError):  # the task has ended, or there may be no more processes
             line.settimeout(REQUEST_S)
             request = _received(line) if is_of_this_user(line) else None
-            pid = self._fork(request) if request is not None and request.program == self._program else -1
-        except (OSError, ValueError):  # the task has ended, or there may be no more processes
-            request, pid = None, -1
+            line.setblocking(False)
+            if request is not None and request.program == self._program:
+                pid = self._fork(request, _early_signals(line))
         if request is not None and pid:
             for each in request.files.values():
                 os.close(each)
@@ -143,16 +143,21 @@ class _Server:
                 line.sendall(ACCEPTED)
         return pid == 0
 
-    def _fork(self, request: _Request) -> int:
-        server = os.getpid()
+    def _fork(self, request: _Request, signals: bytes) -> int:
+        server, pid = os.getpid(), -1
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        finally:
+            if pid:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         if pid:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             return pid
         try:
-            for each in (*self._lines.values(), self._listening):
-                each.close()
+            for each in signals:
+                os.kill(os.getpid(), each)
+            for line in (*self._lines.values(), self._listening):
+                line.close()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for number in (self._reading, self._writing):
@@ -213,6 +218,14 @@ def _load() -> bool:
     threads = reserve.load(quietly=RESERVE in os.environ)
     files = [os.readlink(f"/proc/self/fd/{number}") for number in open_files()]
     return 0 < len(os.listdir("/proc/self/task")) <= threads and not any(each in DEVICES for each in files)
+
+
+def _early_signals(line: socket.socket) -> bytes:
+    """Returns the numbers of the signals that a task has got before it has a rank."""
+    try:
+        return line.recv(64)
+    except BlockingIOError:
+        return b""
 
 
 def _received(line: socket.socket) -> _Request | None:

@@ -79,7 +79,7 @@ def wait(begin: Callable[[], object]) -> None:
 
 def load(*, quietly: bool) -> int:
     """Loads what each rank needs. quietly: at a low priority, for ranks in reserve. Returns the number of threads that
-    this process may then have: those of the libraries of linear algebra, which end at a fork."""
+    this process may have at a fork: its own, and those of OpenBLAS; 0 if it had others before."""
     global meet_s
     if not quietly:
         return _load()
@@ -87,15 +87,16 @@ def load(*, quietly: bool) -> int:
     loading = _Loading()
     loading.join()
     until = time.monotonic() + END_S
-    while len(procfs.threads(os.getpid())) >= loading.threads and time.monotonic() < until:
+    while len(procfs.threads(os.getpid())) > loading.threads and time.monotonic() < until:
         os.sched_yield()  # join() returns a moment before the thread's end
-    return loading.threads - 1
+    return loading.threads
 
 
 def _load() -> int:
+    before = len(procfs.threads(os.getpid()))
     with suppress(ImportError):
         importlib.import_module("numpy")  # its threads would inherit the priority
-    threads = len(procfs.threads(os.getpid()))
+    blas = len(procfs.threads(os.getpid())) - before
     if threading.current_thread() is not threading.main_thread():
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
     gc.disable()  # it would search the new objects again and again
@@ -107,7 +108,7 @@ def _load() -> int:
     finally:
         gc.freeze()
         gc.enable()
-    return threads
+    return 1 + blas if before == threading.active_count() else 0
 
 
 class _Loading(threading.Thread):
