@@ -47,12 +47,12 @@ def start(folder: Path, ranks: int, *, forks: bool, traced: bool) -> float:
         words += [f"launch.python={python}", f"launch.host_python={sys.executable}"] if traced else []
         run = submit(cluster, folder, "configs/digits.yaml", *words)
         assert run.wait_end(300) == "COMPLETED", run.account()
-    if traced:
-        texts = [file.read_text() for file in folder.glob("opens.*")]
-        return float(sum(not LOCAL.search(line) for text in texts for line in text.splitlines()))
     with suppress(ChildProcessError):
         while True:
             os.wait()
+    if traced:
+        texts = [file.read_text() for file in folder.glob("opens.*")]
+        return float(sum(not LOCAL.search(line) for text in texts for line in text.splitlines()))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
