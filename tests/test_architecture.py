@@ -99,7 +99,7 @@ TABLES = {"operate/why/signatures.py"}  # data, which may be longer
 # The lines that each part may have: they may only fall. Who needs more says in the commit what the lines buy.
 MOST_LINES = {
     # tasks that stand for forked ranks; the agent of a node; ranks that go on with fewer nodes; logs of nodes
-    "batch": 6540,
+    "batch": 6545,
     "check": 3420,
     "checkpoint": 7823,  # the file of a node, which its ranks write together
     "cli": 2220,
@@ -114,7 +114,7 @@ MOST_LINES = {
     "storage": 1510,
     "submission": 3300,
     "top": 690,
-    "train": 18100,  # a fork server on each node; the same bits on any number of ranks
+    "train": 18095,  # a fork server on each node; the same bits on any number of ranks
 }
 
 PARTS = {path.stem for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}

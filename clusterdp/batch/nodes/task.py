@@ -132,8 +132,6 @@ def is_of_this_user(line: socket.socket) -> bool:
 def _wait_in_reserve(line: socket.socket) -> None:
     """Waits until this task is one of the next attempt, and takes its variables, which come through stdin. Exits if it
     does not become one, or if the server has ended."""
-    import json
-
     poll, said = select.poll(), b""
     for each in (0, line.fileno()):
         poll.register(each, select.POLLIN)
@@ -144,13 +142,7 @@ def _wait_in_reserve(line: socket.socket) -> None:
         if not more:
             os._exit(0)
         said += more
-    for name, value in dict(json.loads(said.decode("ascii")), **{RESERVE: None}).items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
-    os.close(nowhere)
+    take(said)
     rename("task")
 
 
@@ -210,6 +202,19 @@ def _end_with(status: int) -> "NoReturn":
 
 
 # -- what tasks and their server have in common --
+
+
+def take(said: bytes) -> None:
+    """Takes the variables of an attempt, which the batch program has written to the stdin of a process in reserve."""
+    import json
+
+    for name, value in dict(json.loads(said.decode("ascii")), **{RESERVE: None}).items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
 
 
 def program(words: "List[str]") -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 import math
 import os
 import threading
@@ -20,7 +19,7 @@ from contextlib import suppress
 
 from clusterdp import procfs
 from clusterdp.batch.files.job import RESERVE
-from clusterdp.batch.nodes.task import rename
+from clusterdp.batch.nodes.task import rename, take
 
 NICE = 19
 NEEDS = 1e9  # bytes of memory, more than a process takes: the ranks may grow
@@ -66,13 +65,7 @@ def wait(begin: Callable[[], object]) -> None:
             os._exit(0)
         said += more
     begin()
-    for key, value in json.loads(said).items():
-        os.environ.pop(key, None)
-        if value is not None:
-            os.environ[key] = value
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
-    os.close(nowhere)
+    take(said)
     loading.join()
     rename(name)
 
