@@ -92,6 +92,20 @@ def test_taken_master_port_exits_98_with_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forks")
+def test_store_accepts_connections_during_the_imports_of_rank_0(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    port = free_port()
+    (code / "connecting.py").write_text(
+        f"import socket\nsocket.create_connection(('127.0.0.1', {port})).close()\nraise ValueError('connected')\n"
+    )
+    run = Run(tmp_path / "run", "connecting:main")
+    place = rank_environ(0, 2, port)
+    _, output = finish(worker(run), environ(**run.attempt("1.0"), **place, PYTHONPATH=f"{code}:{ROOT}"))
+    assert "ValueError: connected" in output
+
+
+@pytest.mark.usefixtures("forks")
 def test_rendezvous_timeout_prints_the_rank_and_address_without_a_traceback(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "tests.train.jobs:train", train={"timeout_s": 1.0})
     port = free_port()

@@ -47,7 +47,7 @@ from clusterdp.train.hang.note import leave_hung
 from clusterdp.train.output.best_effort import LONGEST_WAIT_S, retry_while_full
 from clusterdp.train.output.say import say
 from clusterdp.train.process import entry, fork_server, reserve
-from clusterdp.train.ranks.rendezvous import Rendezvous
+from clusterdp.train.ranks.rendezvous import Rendezvous, listen_early
 from clusterdp.train.ranks.stop import Stopped, StopSignal
 from clusterdp.train.settings import WorkerSettings
 
@@ -88,6 +88,7 @@ def run_folder(run_dir: Path, stop: StopSignal) -> Outcome:
     try:
         with _without_garbage_collection():
             settings = WorkerSettings.of_worker(run_dir)
+            listen_early()
             folder = RunDir(run_dir).attempt(settings.attempt).path if settings.attempt else None
             with fork_server.noting_variables(folder):
                 function = entry.load(settings.entry)

@@ -30,7 +30,7 @@ from clusterdp.train.hang import flight_record
 from clusterdp.train.output.say import say
 from clusterdp.train.ranks import node_agent
 from clusterdp.train.ranks.control import Control
-from clusterdp.train.ranks.rendezvous import GpuMissing, PortTaken, Rendezvous
+from clusterdp.train.ranks.rendezvous import GpuMissing, PortTaken, Rendezvous, listen
 
 # Process groups of closed Groups. If DDP's Reducer is the last owner of a process group, it waits for gloo's threads to
 # end while it holds the GIL, and one of these threads may wait for the GIL to free its last work. A model that outlived
@@ -312,13 +312,7 @@ def _serve(place: Rendezvous, timeout: timedelta) -> Store | None:
     Before the store answers a new client, it asks for the name of the client's address. On torch's own socket, which is
     of IPv6, this address is `::ffff:10.0.0.7`: /etc/hosts does not have it, and a name server that answers late delays
     all ranks, one after the other."""
-    if place.rank != 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return None
-    try:
-        if {found[0] for found in socket.getaddrinfo(place.master_addr, None)} != {socket.AF_INET}:
-            return None
-        listening = socket.create_server(("", place.master_port), backlog=socket.SOMAXCONN)
-    except OSError:
+    if place.rank != 0 or (listening := listen(place)) is None:
         return None  # torch shares the store that this process may serve already, or says what is wrong
     return TCPStore(
         place.master_addr,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ PORT_TAKEN_EXIT = 98  # exit code after which the batch script starts the step o
 LOWEST_PORT = 10_000  # the ports below 10,000 belong to registered services that clusters use
 EPHEMERAL_FILE = "/proc/sys/net/ipv4/ip_local_port_range"
 EPHEMERAL_DEFAULT = (32_768, 60_999)  # Linux's range; the range of macOS, 49152 to 65535, overlaps it
+
+_early: socket.socket | None = None  # of listen_early(), until the store takes it
 
 
 class PortTaken(RendezvousError):
@@ -60,6 +63,33 @@ class Rendezvous:
     def environ(self) -> dict[str, str]:
         """The variables for init_process_group("env://"), and for libraries that read them."""
         return {name.upper(): str(value) for name, value in asdict(self).items()}
+
+
+def listen_early() -> None:
+    """Opens the socket of torch's store on rank 0, before anything is loaded. A rank that comes before the store serves
+    waits for it in the socket's queue. Without the socket its connection is refused, and torch tries again after 0.3 to
+    0.7 s (findings/tcpstore-early-client-waits.sh)."""
+    global _early
+    with suppress(RendezvousError):  # raised again when the ranks meet
+        place = Rendezvous.find()
+        _early = listen(place) if place.rank == 0 and place.world_size > 1 else None
+
+
+def listen(place: Rendezvous) -> socket.socket | None:
+    """Returns the socket of torch's store, on rank 0, over IPv4; None under torchrun, if the ranks may use IPv6, or if
+    the port is taken."""
+    global _early
+    early, _early = _early, None
+    if early is not None and early.getsockname()[1] == place.master_port:
+        return early
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None
+    try:
+        if {found[0] for found in socket.getaddrinfo(place.master_addr, None)} != {socket.AF_INET}:
+            return None
+        return socket.create_server(("", place.master_port), backlog=socket.SOMAXCONN)
+    except OSError:
+        return None
 
 
 def derive_address(slurm: SlurmEnv) -> str:
