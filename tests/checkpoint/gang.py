@@ -14,11 +14,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-_context = multiprocessing.get_context("forkserver")
-# An optimizer imports torch._dynamo when it is made, which takes longer than all the rest.
-_context.set_forkserver_preload(
-    ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint", "tests.checkpoint.training"]
-)
+from tests.forked import quick_to_start
 
 
 class Gang:
@@ -27,10 +23,12 @@ class Gang:
     def __init__(self, size: int, function: Callable[..., Any], *args: Any):
         os.environ["OMP_NUM_THREADS"] = "1"  # before the server starts
         self._folder = tempfile.TemporaryDirectory()
-        pipes = [_context.Pipe(duplex=False) for _ in range(size)]
+        pipes = [quick_to_start.Pipe(duplex=False) for _ in range(size)]
         self._ends = [end for end, _ in pipes]
         self.processes = [
-            _context.Process(target=_main, args=(rank, size, self._folder.name, send, function, args), daemon=True)
+            quick_to_start.Process(
+                target=_main, args=(rank, size, self._folder.name, send, function, args), daemon=True
+            )
             for rank, (_, send) in enumerate(pipes)
         ]
         for process in self.processes:

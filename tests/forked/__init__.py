@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+# Of all ranks that a test process starts itself.
+quick_to_start = multiprocessing.get_context("forkserver")
+quick_to_start.set_forkserver_preload(
+    ["tests.forked.preloaded", "tests.train.programs", "tests.train.jobs", "tests.checkpoint.training"]
+)
 
 
 @contextmanager

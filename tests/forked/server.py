@@ -167,10 +167,9 @@ def _run(kind: str, *words: str) -> None:
 
 
 if __name__ == "__main__":
-    import torch._dynamo  # an optimizer's first call imports it
+    import torch
 
-    import clusterdp.recipes.digits
-    import clusterdp.train.process.attempt  # noqa: F401
+    import tests.forked.preloaded  # noqa: F401
 
     torch.set_num_threads(1)
     sys.path.pop(0)  # the tests' folder

@@ -13,22 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.forked import quick_to_start
 from tests.ports import free_port
 
 PATIENCE_S = 150.0  # for machines that are busy with other things; pytest's own limit comes later
-
-quick_to_start = multiprocessing.get_context("forkserver")
-# What a rank would import: its program, the Trainer, and what an optimizer's first call and the first metrics import.
-quick_to_start.set_forkserver_preload(
-    [
-        "torch._dynamo",
-        "clusterdp.train.process.attempt",
-        "clusterdp.train.trainer.trainer",
-        "tests.train.programs",
-        "tests.train.jobs",
-        "encodings.idna",
-    ]
-)
 
 
 def rank_environ(rank: int, size: int, port: int) -> dict[str, str]:

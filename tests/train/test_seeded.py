@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from clusterdp.train import SeededDataset
 from clusterdp.train.data.seeded import mixed_seed
-from tests.train.ranks import quick_to_start
+from tests.forked import quick_to_start
 
 
 class Augmented(Dataset[Any]):
