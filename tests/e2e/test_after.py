@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from clusterdp.cli import main
 from clusterdp.rundir import RunDir, SweepDir
 from tests.e2e.cluster import Cluster
 from tests.e2e.run import Run, clusterdp
@@ -59,8 +65,16 @@ class Project:
     def end(self, *codes: int) -> None:
         (self.folder / "end").write_text(" ".join(map(str, codes)) or "0")
 
+    def look(self, name: str) -> dict[str, Any]:
+        """What `clusterdp status --json` says. In this process: tests look often."""
+        said = io.StringIO()
+        with patch.dict(os.environ, self.cluster.environ()), redirect_stdout(said):
+            assert main(["status", name, "--json"]) == 0
+        found: dict[str, Any] = json.loads(said.getvalue())
+        return found
+
     def state(self, name: str) -> tuple[str, str]:
-        found = json.loads(self("status", name, "--json"))
+        found = self.look(name)
         return found["state"], found["why"]
 
     def wait(self, name: str, state: str) -> str:
@@ -70,7 +84,7 @@ class Project:
 
     def waits(self, name: str) -> None:
         """Until Slurm shows that the job waits for another one."""
-        job = str(json.loads(self("status", name, "--json"))["job"])
+        job = str(self.look(name)["job"])
         wait_for("the dependency", lambda: self.cluster.state(job)[1] == "Dependency", 30, report=lambda: self("list"))
 
     def log(self, name: str) -> str:
@@ -78,7 +92,8 @@ class Project:
 
 
 @pytest.fixture
-def at(cluster: Cluster, project: Path) -> Iterator[Project]:
+def at(cluster: Cluster, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    monkeypatch.chdir(project)
     found = Project(cluster, project)
     yield found
     cluster.ask("scancel", *found.jobs)

@@ -27,12 +27,15 @@ dist.destroy_process_group()
 """
 
 
-def test_unmodified_program_finds_its_peers_and_gets_its_arguments_unchanged(cluster: Cluster, project: Path) -> None:
+def test_unmodified_program_finds_its_peers_and_gets_its_arguments_unchanged(
+    cluster: Cluster, project: Path, forking: Path
+) -> None:
     (project / "train.py").write_text(PROGRAM)
     word = 'it\'s $(not) `for` a \\ "shell"'
+    python = forking if cluster.name == "fake" else sys.executable
     quoted = word.replace("\\", "\\\\").replace('"', '\\"')
     (project / "job.yaml").write_text(
-        f'command: [{sys.executable}, train.py, "{quoted}"]\n'
+        f'command: [{python}, train.py, "{quoted}"]\n'
         "resources: {nodes: 2, tasks_per_node: 2}\n"
         "restart: {max_crashes: 0}\n"
     )
