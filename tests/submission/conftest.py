@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterdp import config
+from clusterdp.submission.render import script
 from clusterdp.submission.render.script import render
 from clusterdp.submission.render.script_spec import make_spec
 from clusterdp.submission.snapshot.batch_copy import write_batch
@@ -139,6 +141,14 @@ def stubs(tmp_path: Path) -> Stubs:
     return Stubs(folder)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def templates_are_compiled_once() -> Iterator[None]:
+    """For all scripts of the tests: it takes most of the time of a script's rendering."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script, "_environment", cache(script._environment))
+        yield
+
+
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -152,12 +162,12 @@ def run_script(tmp_path: Path, stubs: Stubs) -> RunScript:
         run_dir = tmp_path / "run"
         restarts = {"in_place": False, **dict(values.get("restart", {}))}  # type: ignore[call-overload]
         loaded = config.from_mapping({**values, "restart": restarts})
-        script = render(make_spec(loaded, run_dir, tmp_path, sys.executable))
+        rendered = render(make_spec(loaded, run_dir, tmp_path, sys.executable))
         (run_dir / "code").mkdir(parents=True, exist_ok=True)
-        (run_dir / "job.sbatch").write_text(script.text)
+        (run_dir / "job.sbatch").write_text(rendered.text)
         if not (run_dir / "batch").is_dir():
             write_batch(run_dir / "batch", {})
-        (run_dir / "batch/rules.json").write_text(json.dumps(script.rules))
+        (run_dir / "batch/rules.json").write_text(json.dumps(rendered.rules))
         environ = {
             "PATH": f"{stubs.folder}:{os.environ['PATH']}",
             "STUBS": str(stubs.folder),
