@@ -42,15 +42,17 @@ def nodes(tmp_path: Path) -> Iterator[list[Node]]:
 
 
 @pytest.mark.parametrize(
-    ("lost", "after"), [(1, ["n1", "n1", "n3", "n3"]), (0, ["n3", "n3", "n2", "n2"])], ids=["last", "first"]
+    ("lost", "after", "count"),
+    [(1, ["n1", "n1", "n3", "n3"], LARGE), (0, ["n3", "n3", "n2", "n2"], 10)],
+    ids=["last", "first"],
 )
 def test_ranks_of_a_spare_node_restore_exactly_from_memory(
-    tmp_path: Path, nodes: list[Node], lost: int, after: list[str]
+    tmp_path: Path, nodes: list[Node], lost: int, after: list[str], count: int
 ) -> None:
     keys = [nodes[0].key] * 4
-    expected = on_ranks(4, save_then_copy, str(tmp_path), keys, BEFORE, LARGE, True)
+    expected = on_ranks(4, save_then_copy, str(tmp_path), keys, BEFORE, count, True)
     nodes[lost].end()
-    found = on_ranks(4, restore_and_go_on, str(tmp_path), keys, after, LARGE, True)
+    found = on_ranks(4, restore_and_go_on, str(tmp_path), keys, after, count, True)
     assert [answer[:3] for answer in found] == [(3, True, 10 + rank) for rank in range(4)]
     assert [answer[3] for answer in found] == expected
 

@@ -543,8 +543,8 @@ def test_trainer_summary_counts_all_and_trained_parameters(job: JobHandle, capfd
     net.stem.weight.requires_grad_(False)
     text = Trainer(net, job=job).summary(torch.ones(2, trainings.FEATURES))
     assert text in capfd.readouterr().out
-    assert text.splitlines()[2].split() == ["norm", "BatchNorm1d", "(2,", "512)", "1,024", "4.1", "kB"]
-    assert text.splitlines()[-2] == "273,923 parameters, 265,731 of them trained; 1.1 MB with buffers"
+    assert text.splitlines()[2].split() == ["norm", "BatchNorm1d", "(2,", "128)", "256", "1.02", "kB"]
+    assert text.splitlines()[-2] == "19,331 parameters, 17,283 of them trained; 78.4 kB with buffers"
 
 
 class Tied(nn.Module):

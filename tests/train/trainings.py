@@ -31,14 +31,14 @@ SAMPLES, FEATURES = 176, 16
 
 
 class Net(nn.Module):
-    """With what makes an exact resume hard, and over a MB of gradients."""
+    """With what makes an exact resume hard, and gradients of two buckets."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Linear(FEATURES, 512)
-        self.norm = nn.BatchNorm1d(512)
-        self.body = nn.Linear(512, 512)
-        self.head = nn.Linear(512, 3)
+        self.stem = nn.Linear(FEATURES, 128)
+        self.norm = nn.BatchNorm1d(128)
+        self.body = nn.Linear(128, 128)
+        self.head = nn.Linear(128, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = nn.functional.dropout(self.norm(self.stem(x)).relu(), 0.3, self.training)
@@ -115,7 +115,7 @@ def fit(
         scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=30),
         on_step=[striker(job, fault)],
         on_epoch=[keep_best("val_loss")],
-        wrap={"bucket_cap_mb": 0.3},
+        wrap={"bucket_cap_mb": 0.03},
     )
     history = trainer.fit(Noisy(), held_out(), epochs=epochs, batch_size=16 // job.world_size, **(limits or {}))
     state = [net.state_dict(), optimizer.state_dict(), trainer.amp.state_dict(), torch.get_rng_state()]
