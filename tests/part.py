@@ -53,7 +53,7 @@ def _own(path: Path) -> set[Path]:
     files = sorted(file for each in mirror for file in ([each] if each.is_file() else each.rglob("test_*.py")))
     modules = [path] if path.suffix else [each.relative_to(ROOT) for each in (ROOT / path).rglob("*.py")]
     names = {_dotted(module) for module in modules} - {_dotted(Path("clusterdp", name))}  # the part as a whole
-    others = {file for file in _test_files() if file not in files and names & _imports(file)}
+    others = {file for file in _test_files() if names & _imports(file)}.difference(files)
     own = mirror if len(path.parts) == 2 else {file for module in modules for file in _of_module(module, files)}
     return (own or mirror) | others
 
