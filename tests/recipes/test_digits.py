@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -44,10 +43,10 @@ def test_digits_training_and_test_sets_share_no_image() -> None:
     assert not seen & {image.numpy().tobytes() for image in test.tensors[0]}
 
 
-def test_load_digits_does_not_import_sklearn() -> None:
+def test_load_digits_does_not_import_sklearn(forking: Path) -> None:
     look = "print({'scipy', 'sklearn'} & {*sys.modules})"
     program = f"import sys; from clusterdp.recipes import digits; digits.load_digits(); {look}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([forking, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "set()\n"
 
 

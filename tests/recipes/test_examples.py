@@ -41,14 +41,16 @@ def test_program_beside_its_config_imports_no_other_and_is_documented(path: Path
     assert docstring(path)
 
 
-def test_job_runs_the_program_beside_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_runs_the_program_beside_its_config(tmp_path: Path, forking: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.startswith(("CLUSTERDP_", "SLURM_", "SBATCH_")):
             monkeypatch.delenv(name)
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
     (tmp_path / "conf").mkdir()
-    (tmp_path / "conf/hello.yaml").write_text("entry: hello:main\nrun_dir: run\nresources: {time: 5}\n")
+    (tmp_path / "conf/hello.yaml").write_text(
+        f"entry: hello:main\nrun_dir: run\nresources: {{time: 5}}\nlaunch: {{python: {forking}}}\n"
+    )
     (tmp_path / "conf/hello.py").write_text("def main(job):\n    print('runs as', __name__)\n")
     command = [sys.executable, "-m", "clusterdp", "submit", "conf/hello.yaml", "--cluster", "local"]
     done = subprocess.run(command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True)
