@@ -3,7 +3,6 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from clusterdp.train.ranks.group import _outlived, seed_everything
 from clusterdp.train.settings import WorkerSettings
 
 
-@cache
-def _freeze() -> None:
-    """Once: torch and the tests, which take 50 ms to look through (gc.get_freeze_count(), too, walks all of them)."""
-    gc.freeze()
-
-
 @pytest.fixture
 def group() -> Iterator[Group]:
     """Of this process alone."""
@@ -30,7 +23,7 @@ def group() -> Iterator[Group]:
     # A group has six threads, and two of them wake up a hundred times a second. Models go before it: see _outlived.
     gc.collect()
     _outlived.clear()
-    _freeze()
+    gc.freeze()  # what was imported since takes 50 ms to look through, at each collection
 
 
 @pytest.fixture
