@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 import clusterdp
-from clusterdp.batch.nodes.agent import STRANGERS, Agent, Order, _joined
+from clusterdp.batch.nodes.agent import CALM_S, STRANGERS, Agent, Order, _joined
 from clusterdp.batch.nodes.messages import BEAT_S, HEAD, LATE_S, MISSED, RANK, Kind, Link, message
 from clusterdp.train.ranks.node_agent import START, _connected, _listen
 
@@ -230,8 +230,11 @@ class Clock:
         return self.now
 
 
+@pytest.mark.parametrize("late_every", [MISSED, CALM_S // BEAT_S])
 @pytest.mark.parametrize(("late_s", "fails"), [(0.0, True), (LATE_S - 0.1, True), (LATE_S + 0.1, False)])
-def test_late_agent_judges_no_silence(monkeypatch: pytest.MonkeyPatch, late_s: float, fails: bool) -> None:
+def test_late_agent_judges_no_silence(
+    monkeypatch: pytest.MonkeyPatch, late_s: float, late_every: int, fails: bool
+) -> None:
     clock = Clock()
     monkeypatch.setattr(f"{Agent.__module__}.time", clock)
     inner, watching = socket.socketpair()
@@ -241,8 +244,8 @@ def test_late_agent_judges_no_silence(monkeypatch: pytest.MonkeyPatch, late_s: f
     link = Link(agent.waiting, ours)
     link.name = ("agent", 1)
     agent.links[link.name] = link
-    for turn in range(3 * MISSED):
-        clock.now += BEAT_S + (late_s if turn % MISSED == 0 else 0.0)
+    for turn in range(2 * int(CALM_S)):
+        clock.now += BEAT_S + (late_s if turn % late_every == 0 else 0.0)
         agent._beat()
     assert bool(agent.failure) is fails
     for each in (child, ours, inner, watching):

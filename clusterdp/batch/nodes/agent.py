@@ -32,6 +32,7 @@ SOCKET = "agent"  # name of the unix socket, if it lies in a folder
 DIGEST = 32  # bytes of a proof
 STRANGERS = 64  # connections without a name, of which the oldest is dropped for a new one
 STRANGER_S = 10.0  # seconds after which such a connection is dropped
+CALM_S = 10.0  # seconds without a late look, after which an agent judges its neighbours again
 END_S = 2.0  # limit of the seconds in which the neighbours must read what this agent has sent them
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -73,7 +74,7 @@ class Agent:
         # Number of an exchange -> its kind, how many have taken part, and what came from them.
         self._exchanges: Dict[int, Tuple[int, int, Any]] = {}
         self._ends: Dict[int, Link] = {}  # the descriptor that shows the end of a rank's process -> its link
-        self._beat_at = time.monotonic()
+        self._beat_at = self._judges_at = time.monotonic()
 
     def join(self) -> None:
         """Connects to the parent. If that fails, the ranks fail."""
@@ -138,15 +139,17 @@ class Agent:
 
     def _beat(self) -> None:
         """Beats to the neighbours in the tree, once in BEAT_S, and loses one that has said nothing for MISSED beats,
-        all of which were on time: a busy machine, or a suspended job, makes this process late, too."""
+        unless this process was late lately: a busy machine, or a suspended job, makes both late, and not at once."""
         now = time.monotonic()
         if now < self._beat_at:
             return
         is_late, self._beat_at = now > self._beat_at + LATE_S, now + BEAT_S
+        if is_late:
+            self._judges_at = now + CALM_S
         for link in self._neighbours():
             link.missed = 0 if is_late else link.missed + 1
             link.send(message(Kind.BEAT))
-            if link.missed > MISSED:
+            if link.missed > MISSED and now >= self._judges_at:
                 self._lose(link, "is stopped")
         while self.strangers and self.strangers[0].since < now - STRANGER_S:
             self.strangers.pop(0).close()
