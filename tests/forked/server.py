@@ -48,10 +48,10 @@ class ForkServer:
                 elif isinstance(key.fileobj, socket.socket) and key.fileobj in self.holders:
                     self.selector.unregister(key.fileobj)
                     self.holders.remove(key.fileobj)
-                elif isinstance(key.fileobj, socket.socket):
-                    self.pass_on(key.fileobj)
-                else:
+                elif not isinstance(key.fileobj, socket.socket):
                     self.end(key.fd)
+                elif key.fileobj in self.children:  # its child has not ended in this turn
+                    self.pass_on(key.fileobj)
             held = held or bool(self.holders)
 
     def start(self, client: socket.socket) -> None:
