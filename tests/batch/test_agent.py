@@ -160,6 +160,25 @@ def test_child_with_wrong_key_is_refused_and_right_one_joins_late(root: Root) ->
     assert second.receive() == (Kind.RESULT, 1, b"\2" + bytes(15))
 
 
+def test_parent_of_another_name_is_refused(root: Root) -> None:
+    """Else the store, to which anybody can write, would say whose node is blamed."""
+    for parent in (("n7", 0), ("n0", 7)):
+        order = root.order._replace(number=1, parent=("127.0.0.1", root.port, *parent))
+        with pytest.raises(ConnectionRefusedError, match="another key"):
+            _joined(order)
+
+
+def test_message_in_two_parts_counts_once_it_is_whole(root: Root) -> None:
+    first, second = root.child(1), root.child(2)
+    whole = message(Kind.REDUCE, 1, b"\3" + bytes(7))
+    first.connection.sendall(whole[:9])
+    root.rank.reduce(1, 1)
+    second.reduce(1, 2)
+    assert second.is_quiet()
+    first.connection.sendall(whole[9:])
+    assert root.rank.receive() == (Kind.RESULT, 1, b"\3" + bytes(7))
+
+
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_child_joins_once_and_under_a_number_of_the_parent(root: Root, number: int) -> None:
     first = root.child(1)
@@ -230,26 +249,43 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize("late_every", [MISSED, CALM_S // BEAT_S])
-@pytest.mark.parametrize(("late_s", "fails"), [(0.0, True), (LATE_S - 0.1, True), (LATE_S + 0.1, False)])
-def test_late_agent_judges_no_silence(
-    monkeypatch: pytest.MonkeyPatch, late_s: float, late_every: int, fails: bool
-) -> None:
+@pytest.fixture
+def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Clock, Agent, Link]]:
+    """The time, and an agent in this process with its connection to a child."""
     clock = Clock()
     monkeypatch.setattr(f"{Agent.__module__}.time", clock)
     inner, watching = socket.socketpair()
-    watch = SimpleNamespace(line=inner)
-    agent = Agent(Order(0, 2, 1, 0, "n0", None, KEY, PATIENCE_S, -1, -1, ""), [], watch)
+    agent = Agent(Order(0, 2, 1, 0, "n0", None, KEY, PATIENCE_S, -1, -1, ""), [], SimpleNamespace(line=inner))
     ours, child = socket.socketpair()
     link = Link(agent.waiting, ours)
     link.name = ("agent", 1)
     agent.links[link.name] = link
+    yield clock, agent, link
+    for each in (child, ours, inner, watching):
+        each.close()
+
+
+@pytest.mark.parametrize("late_every", [MISSED, CALM_S // BEAT_S])
+@pytest.mark.parametrize(("late_s", "fails"), [(0.0, True), (LATE_S - 0.1, True), (LATE_S + 0.1, False)])
+def test_late_agent_judges_no_silence(
+    parent: tuple[Clock, Agent, Link], late_s: float, late_every: int, fails: bool
+) -> None:
+    clock, agent, _ = parent
     for turn in range(2 * int(CALM_S)):
         clock.now += BEAT_S + (late_s if turn % late_every == 0 else 0.0)
         agent._beat()
     assert bool(agent.failure) is fails
-    for each in (child, ours, inner, watching):
-        each.close()
+
+
+@pytest.mark.parametrize("pause", [MISSED, MISSED + 1])
+def test_slow_neighbour_is_lost_after_six_silent_beats(parent: tuple[Clock, Agent, Link], pause: int) -> None:
+    """It is stopped, or cut off, and comes back."""
+    clock, agent, link = parent
+    for turn in range(4 * pause):
+        clock.now += BEAT_S
+        link.missed = 0 if turn % pause == 0 else link.missed
+        agent._beat()
+    assert bool(agent.failure) is (pause > MISSED)
 
 
 def test_half_a_message_of_a_dead_child_fails_all(root: Root) -> None:
