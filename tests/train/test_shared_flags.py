@@ -88,7 +88,7 @@ def test_shared_flags_report_a_rank_busy_again_after_its_evaluation() -> None:
     assert all(heard)
 
 
-def test_flags_are_exchanged_every_200_ms_and_at_least_every_32_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_are_exchanged_every_100_ms_and_at_least_every_32_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("clusterdp.train.ranks.shared_flags.time", SimpleNamespace(monotonic=lambda: now))
 
@@ -100,7 +100,7 @@ def test_flags_are_exchanged_every_200_ms_and_at_least_every_32_steps(monkeypatc
             flags.tick()
         return flags.every
 
-    assert [settled(step_s) for step_s in (1e-7, 0.01, 0.05, 0.3)] == [32, 20, 4, 1]
+    assert [settled(step_s) for step_s in (1e-7, 0.01, 0.05, 0.3)] == [32, 10, 2, 1]
 
 
 class Ring:
@@ -161,12 +161,12 @@ def test_exchange_interval_shrinks_after_the_network_recovers(monkeypatch: pytes
     assert flags.every >= 10
     ring.way_s = 0.001
     go_on(ring, flags, 500)
-    assert flags.every == 4
+    assert flags.every == 2
 
 
 def test_late_rank_does_not_lengthen_the_exchange_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     late = Ring(way_s=0.5, others=lambda mine: 0)  # who came last did not wait
-    assert train(late, 200, monkeypatch).every == 4
+    assert train(late, 200, monkeypatch).every == 2
 
 
 def test_time_reserved_for_a_stop_covers_two_exchanges_and_a_typical_save(
@@ -176,7 +176,7 @@ def test_time_reserved_for_a_stop_covers_two_exchanges_and_a_typical_save(
     flags = train(ring, 20, monkeypatch)
     flags.saves.extend([3.0] * 19 + [60.0])  # one of them was an outlier
     go_on(ring, flags, 20)
-    assert flags.stop.needed_s == pytest.approx(1.25 * (2 * (4 + 1) * 0.05 + 3.0) + 5.0)
+    assert flags.stop.needed_s == pytest.approx(1.25 * (2 * (2 + 1) * 0.05 + 3.0) + 5.0)
 
 
 def test_measured_step_time_excludes_initial_data_loading_and_saves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ and reads the result when the next exchange is due, without waiting in between. 
 signal handler or in a second thread, and no GPU sync. At most one exchange is in flight. Every rank starts the same
 number of exchanges, because only agreed flags decide whether another exchange follows.
 
-An exchange starts every `k` steps. k follows from the agreed (slowest) step time, so that k steps take about 200 ms.
+An exchange starts every `k` steps. k follows from the agreed (slowest) step time, so that k steps take about 100 ms.
 All ranks know of a stop after two exchanges at most. If a rank had to wait for an exchange, k grows until k steps take
 longer than the exchange, but never longer than 2 s.
 """
@@ -29,7 +29,7 @@ STOPS = ("user", "term", "time")  # reasons to stop; the first of them whose fla
 # of all ranks. `enough`: the training shall end. `busy`: this rank still has items.
 FLAGS = (*STOPS, "save", "copy", "metrics", "enough", "busy")
 ONE_SHOT = ("save", "copy", "metrics")  # flags that are cleared when they are sent
-PERIOD_S, LONGEST_S = 0.2, 2.0  # seconds that k steps take: usually, and at most if exchanges are slow
+PERIOD_S, LONGEST_S = 0.1, 2.0  # seconds that k steps take: usually, and at most if exchanges are slow
 DECAY = 0.9  # factor on the estimated exchange time after an exchange without a wait, so that it falls slowly
 LATELY = 64  # number of latest exchanges, and of latest saves, from which the time of the next ones is estimated
 MARGIN = 1.25  # factor on the time that a stop is expected to take
