@@ -7,9 +7,12 @@ import os
 import random
 import resource
 import signal
+import socket
+import struct
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +26,10 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from clusterdp.checkpoint import Checkpointer
 from clusterdp.checkpoint.state.rank_group import RankGroup
-from clusterdp.config.tree import CheckpointConfig, TrainConfig
+from clusterdp.config.tree import CheckpointConfig, RestartConfig, TrainConfig
 from clusterdp.errors import ConfigError, RendezvousError
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, SharedFlags, StopSignal, settle_buckets, worker
+from clusterdp.train.hang import hang_watch, page
 from clusterdp.train.process.attempt import start_group
 from clusterdp.train.ranks import node_agent
 from clusterdp.train.ranks.control import leave_now
@@ -56,8 +60,7 @@ def lazily_connected() -> int:
     group = Group.start(Rendezvous.find(), backend="gloo", timeout_s=60.0, lazy=True)
     dist.all_reduce(torch.ones(4))
     assert group.agree(group.rendezvous.rank) == [group.rendezvous.world_size - 1]
-    open_files = list(Path("/proc/self/fd").iterdir())  # the one of this listing is closed again
-    return sum(os.readlink(file).startswith("socket:") for file in open_files if file.exists() or file.is_symlink())
+    return len(sockets_of("self"))
 
 
 def one_dies_before_a_barrier(run: str, victim: int) -> None:
@@ -361,12 +364,16 @@ def objects_over(values: list[Any]) -> Any:
         group.close()
 
 
-def in_a_tree(nodes: int, lazy: bool = True, timeout_s: float = 60.0) -> Group:
+def in_a_tree(nodes: int, lazy: bool = True, timeout_s: float = 60.0, **options: Any) -> Group:
     """A group whose ranks are on `nodes` nodes of unlike size."""
+    go_to_a_node(nodes)
+    return Group.start(Rendezvous.find(), backend="gloo", timeout_s=timeout_s, lazy=lazy, **options)
+
+
+def go_to_a_node(nodes: int) -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     os.environ["SLURM_JOB_ID"] = os.environ["MASTER_PORT"]
     os.environ["SLURMD_NODENAME"] = f"n{min(rank // max(size // nodes, 1), nodes - 1)}"
-    return Group.start(Rendezvous.find(), backend="gloo", timeout_s=timeout_s, lazy=lazy)
 
 
 def agrees_in_a_tree(nodes: int) -> dict[str, Any]:
@@ -380,9 +387,7 @@ def agrees_in_a_tree(nodes: int) -> dict[str, Any]:
         "numbers": group.gather_numbers([rank, 2 * rank]),
         "files": RankGroup(group.control).agree(report=rank, conclude=sum),
         "equal": [RankGroup(group.control).are_equal(bytes([byte] * 8)) for byte in (7, rank)],
-        "sockets": sum(
-            os.readlink(file).startswith("socket:") for file in Path("/proc/self/fd").iterdir() if file.is_symlink()
-        ),
+        "sockets": len(sockets_of("self")),
     }
     group.close()
     return answer
@@ -401,6 +406,77 @@ def agent_of_this_node() -> int:
             continue
     assert len(found) == 1
     return found[0]
+
+
+def sockets_of(pid: int | str) -> list[int]:
+    """The descriptors of a process that are sockets."""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(OSError):  # it is closed again
+            if os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):
+                found.append(int(name))
+    return found
+
+
+def sent_to_store() -> int:
+    """The bytes that this rank, which is not rank 0, has sent to the server of the job's store."""
+    sent = 0
+    for number in sockets_of("self"):
+        with socket.socket(fileno=os.dup(number)) as line, suppress(OSError):
+            if line.family != socket.AF_UNIX and line.getpeername()[1] == int(os.environ["MASTER_PORT"]):
+                about = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
+                sent += struct.unpack_from("Q", about, 120)[0]  # tcpi_bytes_acked
+    return sent
+
+
+def counts_its_costs(nodes: int) -> dict[str, float]:
+    """Sockets, CPU seconds and bytes: of the start, of a second at rest, and of an exchange of flags."""
+    rest_s, rounds = 4.0, 50
+    before = time.process_time()
+    group = in_a_tree(nodes, timeout_s=900.0)
+    dist.all_reduce(torch.ones(4))
+    start_s = time.process_time() - before
+    control, each = group.control, int(os.environ["WORLD_SIZE"]) // nodes
+    assert control is not None
+    is_first = group.rendezvous.rank % each == 0
+    agent = agent_of_this_node() if is_first else 0
+
+    def agent_s() -> float:
+        return time.clock_gettime(~agent << 3 | 2) if agent else 0.0  # Linux's number of the clock of a process
+
+    start_s += agent_s()
+    group.agree(0)
+    assert sent_to_store()
+    sent, began, began_s = sent_to_store(), time.monotonic(), time.process_time() + agent_s()
+    time.sleep(rest_s)
+    rest_s = (time.process_time() + agent_s() - began_s) / (time.monotonic() - began)
+    sent = sent_to_store() - sent
+    group.agree(0)
+    began, began_s = time.monotonic(), time.process_time() + agent_s()
+    for number in range(rounds):
+        assert control.result(control.begin([number] * 10))[0] == number
+    took_s = time.process_time() + agent_s() - began_s - rest_s * (time.monotonic() - began)
+    found = {"sockets": len(sockets_of("self")), "agent_sockets": len(sockets_of(agent)) if agent else 0, "sent": sent}
+    found |= {"start_s": start_s, "rest_s": rest_s, "exchange_s": took_s / rounds}
+    group.agree(0)
+    group.close()
+    return found
+
+
+def hangs_in_a_tree(nodes: int, run_dir: str) -> None:
+    """Rank 1 sleeps, and the others wait for it. Each has a flight record, as with NCCL."""
+    go_to_a_node(nodes)
+    restart = RestartConfig(hang_after_s=1.0, on_hang="restart")
+    watch = hang_watch.prepare(Path(run_dir), "7.0", restart, 600.0)
+    assert watch is not None
+    group = in_a_tree(nodes, watch=watch)
+    Path(watch[0].dump_folder).mkdir(exist_ok=True)
+    Path(watch[0].dump).write_bytes(b"record")
+    for slot, number in enumerate((4, page.BACKWARD, 0, 0)):
+        page.current()[slot] = number
+    if group.rendezvous.rank == 1:
+        time.sleep(600)
+    group.agree(1)
 
 
 def loses(what: str, victim: int) -> list[Any]:

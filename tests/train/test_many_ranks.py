@@ -32,6 +32,19 @@ def test_death_of_a_rank_ends_the_others_of_a_lazy_group(victim: int, tmp_path: 
     assert set(codes) <= {1, 3}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_hang_leaves_a_flight_record_a_node_and_four_files(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "attempts/7.0").mkdir(parents=True)
+    with running(tmp_path / "logs", programs.hangs_in_a_tree, 2, str(run), size=6) as ranks:
+        assert set(ranks.join()) == {-9}
+    records = [file.name for file in run.rglob("flight-record-*")]
+    assert sorted(records) == ["flight-record-n0.pickle", "flight-record-n1.pickle"]
+    others = {file.name for file in run.rglob("*") if file.is_file()}.difference(records)
+    assert {"hung", "nodes"} <= others
+    assert len(others) <= 4
+
+
 def test_second_group_of_the_same_processes_shares_the_store(tmp_path: Path) -> None:
     with running(tmp_path, programs.starts_twice, size=2) as ranks:
         assert ranks.answers == [[1, 1], [1, 1]]
