@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from clusterdp.batch.act.errors import Errors
+from clusterdp.batch.act.errors import GRACE_S, Errors
+from clusterdp.batch.act.step import LONG_GRACE_S, MISTAKEN, Step
+from clusterdp.batch.files.rules import Rules
 
 
 @pytest.mark.parametrize(("how", "least", "most"), [("Killed", 0, 0.1), ("Exited with exit code 1", 0.3, 0.5)])
@@ -32,3 +36,12 @@ def test_first_failure_of_a_task_is_reported_once() -> None:
     os.close(errors.writing)
     errors.close()
     assert reports == ["Killed"]
+
+
+@pytest.mark.parametrize(("outcome", "grace_s"), [(None, LONG_GRACE_S), ("stop entry 0\n", GRACE_S)])
+def test_step_waits_for_the_outcome_after_a_mistake(tmp_path: Path, outcome: str | None, grace_s: float) -> None:
+    if outcome is not None:
+        (tmp_path / "outcome").write_text(outcome)
+    job = SimpleNamespace(file=lambda name: str(tmp_path / name))
+    step = SimpleNamespace(rules=Rules(kind="entry"), job=job, _may_save=lambda has_term: False)
+    assert Step._grace_s(step, MISTAKEN, False) == grace_s  # type: ignore[arg-type]

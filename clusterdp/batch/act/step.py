@@ -233,7 +233,8 @@ class Step:
         """Returns the seconds between the first failure of a task and the end of the others. The others may be saving
         if the task has saved, because of a signal, or before the end of the job; rank 0 of an entry may be writing down
         that the run cannot work. how: srun's words about the end of the task."""
-        if how in SAVING or (how == MISTAKEN and self.rules.kind == "entry") or self._may_save(has_term):
+        writes = how == MISTAKEN and self.rules.kind == "entry" and not os.path.exists(self.job.file("outcome"))
+        if how in SAVING or writes or self._may_save(has_term):
             return LONG_GRACE_S
         hangs = os.path.exists(self.job.file("hang")) and not os.path.exists(self.job.file("hung"))
         return HANG_GRACE_S if hangs else grace_s(how)
