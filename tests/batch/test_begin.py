@@ -92,6 +92,7 @@ def test_restart_pause_is_zero_after_its_time_has_passed() -> None:
         (history("crash", "crash"), 1, "max_crashes"),
         (history("memory"), 1, "restart.memory.limit"),
         (history("timeout", "timeout"), 0, ""),
+        (history("timeout", "timeout"), 1, "max_attempts"),
         (history("timeout", "timeout", "timeout"), 0, "max_attempts"),
         (history("timeout", spent_s=7199), 0, ""),
         (history("timeout", spent_s=7200), 0, "max_hours"),

@@ -51,13 +51,13 @@ def test_rank_outcome_ends_the_run_unless_it_is_requeue_or_missing(word: str, re
     [
         (slurm.ENDING, Ended(9, 5), ENTRY, "Leave"),
         (slurm.REQUEUED, Ended(0, 5), COMMAND, "Leave"),
-        (slurm.UNKNOWN, Ended(0, 5), COMMAND, "End unknown"),
+        (slurm.UNKNOWN, Ended(0, 5), COMMAND, "End unknown failed 75"),
         (slurm.PREEMPTED, Ended(0, 5), COMMAND, "Requeue preempted"),
         (slurm.PREEMPTED, Ended(137, 5), ENTRY, "Requeue preempted"),
         (slurm.TIME_LIMIT, Ended(0, 5), COMMAND, "Requeue timeout"),
         (slurm.RUNNING, Ended(0, 5, "requeue", "time"), ENTRY, "Requeue timeout"),
         (slurm.RUNNING, Ended(0, 5, "requeue", "term"), ENTRY, "Requeue signal"),
-        (slurm.RUNNING, Ended(0, 5), COMMAND, "End done"),
+        (slurm.RUNNING, Ended(0, 5), COMMAND, "End done finished 0"),
         (slurm.RUNNING, Ended(0, 5), ENTRY, ""),
         (slurm.RUNNING, Ended(75, 5), COMMAND, "Requeue asked"),
         (slurm.RUNNING, Ended(75, 90, "requeue", "grown", saved=True), ENTRY, "Requeue grown"),
@@ -68,7 +68,9 @@ def test_rank_outcome_ends_the_run_unless_it_is_requeue_or_missing(word: str, re
 def test_job_state_in_slurm_decides_before_the_exit_code_of_the_step(
     now: str, ended: Ended, rules: Rules, expected: str
 ) -> None:
-    assert " ".join(map(named, by_slurm(ended, now, History(), rules))) == expected
+    found = by_slurm(ended, now, History(), rules)
+    ends = [f" {end.event} {end.code}" if isinstance(end, End) else "" for end in found]
+    assert " ".join(named(each) + end for each, end in zip(found, ends, strict=True)) == expected
 
 
 def test_node_with_failed_task_launch_is_named_and_counted_as_node_lost() -> None:
@@ -104,6 +106,7 @@ CRASH = Fault("crash", "crashed")
         (Ended(3, 5), History(ended=("timeout",) * 9), False, "Requeue crash"),
         (Ended(127, 5), History(), False, "Requeue crash"),
         (Ended(127, 5), History(missing=1), False, "End crash"),
+        (Ended(126, 5), History(missing=1), False, "End crash"),
         (Ended(127, 5, in_setup=True), History(missing=1), False, "Requeue crash"),
         (Ended(0, 5), History(), False, "Requeue crash"),
         (Ended(0, 5), History(), True, "End crash"),
@@ -114,8 +117,9 @@ def test_failed_attempt_is_requeued_unless_its_error_repeats_or_limit_is_exceede
 ) -> None:
     decision = by_fault(ended, CRASH, Failure("ValueError: x"), earlier, ENTRY, lambda: repeated)
     assert named(decision) == expected
+    assert f"crashed with exit code {ended.code}" in decision.said
     if isinstance(decision, End):
-        assert decision.code == (ended.code or 1)
+        assert (decision.event, decision.code) == ("failed", ended.code or 1)
         assert decision.details["error"] == "ValueError: x"
         assert ("reason" in decision.details) == (not earlier.faults)
 
