@@ -39,6 +39,19 @@ def test_concurrent_claims_get_distinct_numbers_and_exactly_one_is_newest(tmp_pa
     assert sum(claim.is_newest() for claim in claims) == 1
 
 
+def test_threads_of_a_rank_look_at_the_claim_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The save of the best model failed while a thread deleted old checkpoints of the run."""
+    claim = Claim.take(tmp_path, "1.0", "aaaa")
+    unlink = Path.unlink
+
+    def second_of_two(path: Path, missing_ok: bool = False) -> None:
+        unlink(path)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", second_of_two)
+    assert claim.is_newest()
+
+
 def test_unwritable_claims_folder_is_an_error_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "claims").write_text("a file where the folder should be")
     with pytest.raises(RunError, match="claims: cannot be claimed"):

@@ -45,7 +45,7 @@ class Claim:
         # other attempts.
         probe = self.folder / f".look-{self.token}"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another thread of this process may look at the same time
         above = _texts(self.folder, above=self.number)
         return not self._is_replaced and all(_is_later(self.attempt, text) for text in above)
 
