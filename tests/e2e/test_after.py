@@ -103,8 +103,7 @@ def test_follower_starts_after_done_run_and_has_its_folder(at: Project) -> None:
     at.submit("a")
     at.submit("f", "--after", "a")
     at.waits("f")
-    wait_for("a to run", lambda: at.state("a")[0] == "running", 30)
-    assert at.state("f") == ("waiting", "after a (running)")
+    wait_for("a to run", lambda: at.state("f") == ("waiting", "after a (running)"), 30)
     assert "after a (running)" in at("why", "f") and "after a (running)" in at("list")
     at.end()
     at.wait("f", "done")
@@ -196,7 +195,7 @@ def test_follower_of_a_removed_run_ends_with_reason(at: Project) -> None:
     assert "h is to start after it" in at.refused("rm", "b", "--yes")
     shutil.rmtree(at.folder / "b")
     at.cluster.run("scancel", at.jobs[-2])
-    assert at.wait("h", "gave-up") == "after b (gone)"
+    wait_for("the reason", lambda: at.state("h") == ("gave-up", "after b (gone)"), 90)
     assert follower.causes() == ["done"] and not other.causes()
 
 
