@@ -27,7 +27,7 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 exclude_patterns = ["build"]
 # Type variables; parameters that only the package itself passes; results that are read as a printed table.
-INTERNAL = "Config Batch Item PerRank Agreed Plot OnEpoch Window Claim WorkerSettings SlurmEnv Checkpointer"
+INTERNAL = "Config Batch Item PerRank Agreed Plot OnEpoch Window Claim Control WorkerSettings SlurmEnv Checkpointer"
 TABLES = "SentSweep WorkerSpeeds Phases LrFinder BatchSizeTable"
 nitpick_ignore_regex = [("py:class", rf"(.*\.)?({'|'.join(f'{INTERNAL} {TABLES}'.split())})")]
 # Addresses of Python's and torch's objects, without a network: a line has the name and its page.
