@@ -53,4 +53,4 @@ for opens_early in (False, True):
     if opens_early != (median(found) < 0.1):
         raise SystemExit("the behaviour has changed")
 PROGRAM
-"$dir/venv/bin/python" -W ignore "$dir/early.py"
+"$dir/venv/bin/python" -W ignore "$dir/early.py" || exit 1
